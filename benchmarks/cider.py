@@ -1,0 +1,110 @@
+"""How much faster is the fitted CIDEr than the COCO code's, as the reward of a batch?
+
+    python benchmarks/cider.py [--captions sents_train_lc_nopunc.txt] [--repeats 15]
+
+A batch is 128 videos with 40 references each. Ours was fitted once on all videos of the file; theirs gets the batch's
+references with every call, as its interface demands. Both score the same captions in turn. Without a caption file
+(`video<TAB>caption` a line; MSVD's is used where it lies in ../shared) made-up captions of like statistics serve.
+Needs the `meteor` extra.
+"""
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from pycocoevalcap.cider.cider_scorer import CiderScorer
+
+from picknet.metrics import Cider
+from picknet.text import tokenise
+
+BATCH_SIZE = 128
+NUM_REFERENCES = 40
+MSVD = Path(__file__).resolve().parents[2] / "shared" / "msvd" / "captions" / "sents_train_lc_nopunc.txt"
+
+Captions = dict[str, list[list[str]]]
+
+
+def read_captions(path: Path) -> Captions:
+    """The first 40 tokenised captions of each video."""
+    captions: Captions = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        video, _, caption = line.partition("\t")
+        captions.setdefault(video, []).append(tokenise(caption))
+    return {video: several[:NUM_REFERENCES] for video, several in captions.items()}
+
+
+def make_captions(rng: random.Random, *, num_videos: int = 1000) -> Captions:
+    """As in MSVD: about 7 words, few of them very common, and most of the others shared by the captions of a video."""
+    words = [f"word{rank}" for rank in range(9000)]
+    common = [1 / (rank + 2) for rank in range(len(words))]
+    captions: Captions = {}
+    for number in range(num_videos):
+        subject = rng.choices(words, common, k=30)
+        captions[f"video{number}"] = [
+            [rng.choice(subject[: rng.randint(4, 30)]) for _ in range(max(3, round(rng.gauss(7, 2.3))))]
+            for _ in range(NUM_REFERENCES)
+        ]
+    return captions
+
+
+def coco_scores(references: list[list[str]], candidates: list[str]) -> np.ndarray:
+    scorer = CiderScorer()
+    for candidate, several in zip(candidates, references, strict=True):
+        scorer += (candidate, several)
+    return scorer.compute_score()[1]
+
+
+def seconds(function, *arguments) -> float:
+    start = time.perf_counter()
+    function(*arguments)
+    return time.perf_counter() - start
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--captions", type=Path, help="lines of `video<TAB>caption`")
+    parser.add_argument("--repeats", type=int, default=15)
+    arguments = parser.parse_args()
+
+    rng = random.Random(0)
+    path = arguments.captions or (MSVD if MSVD.exists() else None)
+    captions = read_captions(path) if path else make_captions(rng)
+    videos = [video for video, several in captions.items() if len(several) == NUM_REFERENCES]
+    if len(videos) < BATCH_SIZE:
+        print(f"{path}: {len(videos)} videos have {NUM_REFERENCES} captions (needs {BATCH_SIZE})", file=sys.stderr)
+        return 2
+
+    start = time.perf_counter()
+    whole = Cider(captions)
+    print(f"captions   {path or 'made up'}: {len(captions)} videos, fitted once in {time.perf_counter() - start:.2f} s")
+
+    ours, theirs, ratios, differences = [], [], [], []
+    for _ in range(arguments.repeats):
+        batch = rng.sample(videos, BATCH_SIZE)
+        # As a captioner's samples are: some fit their video, some would fit another.
+        candidates = [rng.choice(captions[rng.choice([video, rng.choice(videos)])]) for video in batch]
+        references = [[" ".join(tokens) for tokens in captions[video]] for video in batch]
+        sentences = [" ".join(tokens) for tokens in candidates]
+
+        ours.append(seconds(whole.scores, batch, candidates))
+        theirs.append(seconds(coco_scores, references, sentences))
+        ratios.append(theirs[-1] / ours[-1])
+
+        # Theirs counts document frequencies in the batch: for the same scores, ours is fitted on the batch as well.
+        same = Cider({video: captions[video] for video in batch}).scores(batch, candidates)
+        differences.append(np.abs(same - coco_scores(references, sentences)).max())
+
+    for name, times in (("COCO code", theirs), ("picknet", ours)):
+        low, middle, high = (1000 * value for value in (min(times), statistics.median(times), max(times)))
+        print(f"{name:10} {middle:8.2f} ms a batch ({low:.2f} to {high:.2f})")
+    print(f"ratio      {statistics.median(ratios):5.0f} ({min(ratios):.0f} to {max(ratios):.0f}; {len(ratios)} pairs)")
+    print(f"scores     differ by {max(differences):.1e} at most")
+    return 0 if max(differences) < 1e-9 else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

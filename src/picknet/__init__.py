@@ -1,0 +1,73 @@
+"""Describe a video from the few frames that matter.
+
+>>> import picknet
+>>> captioner = picknet.load()
+>>> captioner.caption("cat.mp4").text
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from picknet.captioner import Caption, Captioner, PickedFrame, Update, load, pick
+    from picknet.config import Config, load_config
+    from picknet.errors import PicknetError
+    from picknet.picking import (
+        AllPicker,
+        CoinPicker,
+        KMeansPicker,
+        Pick,
+        Picker,
+        PickNetPicker,
+        RandomPicker,
+        UniformPicker,
+    )
+    from picknet.video import Frame, Video
+
+    __version__: str
+
+__all__ = [
+    "AllPicker",
+    "Caption",
+    "Captioner",
+    "CoinPicker",
+    "Config",
+    "Frame",
+    "KMeansPicker",
+    "Pick",
+    "PickNetPicker",
+    "PickedFrame",
+    "Picker",
+    "PicknetError",
+    "RandomPicker",
+    "UniformPicker",
+    "Update",
+    "Video",
+    "__version__",
+    "load",
+    "load_config",
+    "pick",
+]
+
+if not TYPE_CHECKING:  # a type checker would take __getattr__ as leave for any name
+    _HOMES = {
+        "captioner": {"Caption", "Captioner", "PickedFrame", "Update", "load", "pick"},
+        "config": {"Config", "load_config"},
+        "errors": {"PicknetError"},
+        "video": {"Frame", "Video"},
+        "picking": {"Pick", *(name for name in __all__ if name.endswith("Picker"))},
+    }
+
+    def __getattr__(name: str) -> Any:
+        """Public names are imported when they are first asked for, so that `import picknet` costs nothing."""
+        from importlib import import_module, metadata
+
+        if name == "__version__":
+            return metadata.version("picknet")
+        for module, names in _HOMES.items():
+            if name in names:
+                return getattr(import_module(f"picknet.{module}"), name)
+        raise AttributeError(f"module 'picknet' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

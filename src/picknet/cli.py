@@ -1,0 +1,705 @@
+"""The `picknet` command: parse, call, print.
+
+What a command needs is imported inside it, so that `picknet --help` answers at once. Results go to standard output,
+everything else to standard error; whatever fails ends as one line and an exit code: 1, 2 for usage and settings, 130
+for Ctrl-C.
+"""
+
+import contextlib
+import csv
+import glob
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+
+import typer
+from typer.core import TyperGroup
+
+from picknet.errors import PicknetError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from picknet.captioner import Caption, Captioner
+    from picknet.config import Config
+    from picknet.evaluation import Evaluation
+    from picknet.figures import Thumbnail
+    from picknet.picking import Pick, Picker
+    from picknet.video import Frame
+
+DEFAULT_K = 6
+"""The paper's k: PickNet's average number of picks on MSVD."""
+
+# Click's own class, wherever this version of Typer keeps its Click.
+UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
+
+
+class BadUsage(PicknetError):
+    """Options that do not go together."""
+
+
+class Interrupted(PicknetError):
+    """Ctrl-C."""
+
+
+class MissingExtra(PicknetError):
+    """A part of picknet that is installed on demand."""
+
+
+class CaptionFormat(StrEnum):
+    text = "text"
+    json = "json"
+    csv = "csv"
+
+
+class ResultFormat(StrEnum):
+    text = "text"
+    json = "json"
+
+
+class PickerName(StrEnum):
+    picknet = "picknet"
+    uniform = "uniform"
+    random = "random"
+    kmeans = "kmeans"
+    all = "all"
+
+
+class DatasetName(StrEnum):
+    msvd = "msvd"
+    msrvtt = "msrvtt"
+    folder = "folder"
+
+
+class SplitName(StrEnum):
+    train = "train"
+    val = "val"
+    test = "test"
+    all = "all"
+
+
+class StageName(StrEnum):
+    supervision = "supervision"
+    reinforcement = "reinforcement"
+    adaptation = "adaptation"
+
+
+class DeviceName(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+    mps = "mps"
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # Typer would end without a word
+            raise Interrupted("interrupted") from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Describe a video from the few frames that matter.",
+)
+
+Model = Annotated[
+    str | None, typer.Option(help="A shipped model's name, a model folder or a run folder; the default ships inside.")
+]
+Data = Annotated[Path, typer.Option(help="The data folder: videos/ and captions/.")]
+Beam = Annotated[int | None, typer.Option(min=1, help="Beam width; 1 is greedy. By default what the model says.")]
+Frames = Annotated[int | None, typer.Option(min=1, help="Frames sampled from a video, of which some are picked.")]
+OnePicker = Annotated[PickerName, typer.Option(help="How frames are picked.")]
+K = Annotated[
+    int | None,
+    typer.Option(min=1, help=f"Picks of uniform and kmeans ({DEFAULT_K}) and random (about half the frames)."),
+]
+Seed = Annotated[int, typer.Option(min=0, help="For random and kmeans.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The console script. Every failure becomes one line and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file name may hold what the terminal cannot show
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = app(args=given or ["--help"], prog_name="picknet", standalone_mode=False)
+        print(end="", flush=True)
+    except UsageError as error:
+        command = error.ctx.command_path if error.ctx else "picknet"
+        message = " ".join(error.format_message().split()).rstrip(".")
+        code = _failed(f"{message} (see {command} --help)", code=2)
+    except PicknetError as error:
+        code = _failed(str(error), code=_exit_code(error))
+    except OSError as error:
+        # Files are written by `files.written_whole`, which names them; what has no name is standard output.
+        if not isinstance(error, BrokenPipeError):
+            _say(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        with contextlib.suppress(OSError):  # or the interpreter would fail again when it flushes at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)
+
+
+def _exit_code(error: PicknetError) -> int:
+    from picknet.config import BadConfig
+
+    if isinstance(error, Interrupted):
+        return 130
+    return 2 if isinstance(error, BadUsage | BadConfig) else 1
+
+
+def _failed(message: str, *, code: int) -> int:
+    _say(message)
+    return code
+
+
+def _say(message: str) -> None:
+    """A line for people, whatever standard output is used for."""
+    print(f"picknet: {message}", file=sys.stderr, flush=True)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"picknet {version('picknet')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _global(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None: ...
+
+
+# --- Captions and frames ---
+
+
+@app.command()
+def caption(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE", help="Videos, folders of videos, or patterns such as 'clips/*.mp4'.")
+    ],
+    format: Annotated[CaptionFormat, typer.Option(help="json: one object a line.")] = CaptionFormat.text,
+    sheet: Annotated[
+        Path | None,
+        typer.Option(help="Write the contact sheet: a picture's name for one video, a folder for any number."),
+    ] = None,
+    model: Model = None,
+    picker: OnePicker = PickerName.picknet,
+    k: K = None,
+    beam: Beam = None,
+    frames: Frames = None,
+    seed: Seed = 0,
+) -> None:
+    """Write a sentence about each video."""
+    _check_k([picker], k)
+    videos, problems = _find_videos(files)
+    sheets = _sheet_paths(sheet, videos) if sheet else [None] * len(videos)
+    for problem in problems:
+        _say(problem)
+    if not videos:
+        raise typer.Exit(1)
+
+    from picknet.captioner import NothingToCaption, load
+    from picknet.video import UnreadableVideo
+
+    captioner = load(model)
+    chosen = _picker(picker, k=k, seed=seed, captioner=lambda: captioner)
+    num_failed = len(problems)
+    if format is CaptionFormat.csv:
+        _print_csv(["video", "caption", "picks", "seconds", "frames_seen", "model"])
+    with _progress("captioning", len(videos)) as tick:
+        for video, sheet_path in zip(videos, sheets, strict=True):
+            watched = _Watched(chosen) if sheet_path else None
+            try:
+                result = captioner.caption(video, picker=watched or chosen, beam=beam, num_frames=frames)
+            except (UnreadableVideo, NothingToCaption) as error:
+                _say(str(error))
+                num_failed += 1
+            else:
+                if watched and sheet_path:
+                    _write_sheet(sheet_path, watched.seen, result)
+                _print_caption(result, format=format, named=len(videos) > 1)
+                if result.damage:
+                    _say(f"{video}: {result.damage}; captioned what could be read")
+            tick()
+    if num_failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def pick(
+    video: Annotated[str, typer.Argument(help="A video.")],
+    out: Annotated[Path, typer.Option(help="A new folder for the picked frames and their index.json.")],
+    budget: Annotated[int | None, typer.Option(min=1, help="At most so many picks: PickNet's most probable.")] = None,
+    picker: OnePicker = PickerName.picknet,
+    k: K = None,
+    model: Model = None,
+    frames: Frames = None,
+    seed: Seed = 0,
+) -> None:
+    """Write the picked frames of a video as full-size pictures."""
+    _check_k([picker], k)
+    if budget and picker is not PickerName.picknet:
+        raise BadUsage(f"--budget is for --picker picknet; {picker.value} takes --k")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadUsage(f"{out}: is there already and is not an empty folder; name a new one")
+
+    from picknet import captioner
+    from picknet.figures import save
+    from picknet.files import write_text
+
+    chosen = None
+    if picker is not PickerName.picknet:
+        chosen = _picker(picker, k=k, seed=seed, captioner=lambda: captioner.load(model))
+    picked = captioner.pick(video, picker=chosen, model=model, num_frames=frames)
+    if budget:
+        # The first frame, which nobody asked the policy about, comes before all others.
+        likeliest = sorted(picked, key=lambda frame: -(frame.pick.probability or 1.0))[:budget]
+        picked = sorted(likeliest, key=lambda frame: frame.pick.index)
+    rows = []
+    for number, frame in enumerate(picked, start=1):
+        name = f"{number:03d}_{frame.pick.seconds:.3f}s.jpg"
+        save(frame.image, out / name)
+        rows.append({"file": name, **_pick_json(frame.pick)})
+        print(out / name, flush=True)
+    index = {"video": video, "picker": picker.value, "picks": rows}
+    write_text(out / "index.json", json.dumps(index, indent=2) + "\n")
+
+
+class _Watched:
+    """A picker that keeps a small copy of every frame it hands to another."""
+
+    def __init__(self, picker: "Picker") -> None:
+        self.picker = picker
+        self.seen: list[Thumbnail] = []
+
+    def pick(self, frames: Iterable["Frame"]) -> Iterator[tuple["Frame", "Pick"]]:
+        from picknet.figures import Thumbnail
+
+        def see(frame: "Frame") -> "Frame":
+            self.seen.append(Thumbnail.of(frame))
+            return frame
+
+        return self.picker.pick(map(see, frames))
+
+
+def _find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The videos that files, folders and patterns stand for, and what is wrong with those that stand for none."""
+    from picknet.video import VIDEO_SUFFIXES
+
+    videos: list[str] = []
+    problems: list[str] = []
+    for argument in arguments:
+        # A name that exists is no pattern, whatever brackets it holds.
+        matches = [argument] if os.path.lexists(argument) else sorted(glob.glob(argument, recursive=True))
+        if not matches:
+            wrong = "no file matches this pattern" if glob.has_magic(argument) else "no such file or folder"
+            problems.append(f"{argument}: {wrong}")
+        for match in matches:
+            if not os.path.isdir(match):
+                videos.append(match)
+                continue
+            found = sorted(
+                str(path)
+                for path in Path(match).rglob("*")
+                if path.suffix.lower() in VIDEO_SUFFIXES and not path.name.startswith(".") and path.is_file()
+            )
+            videos += found
+            if not found:
+                problems.append(f"{match}: no video in this folder (looked for {', '.join(sorted(VIDEO_SUFFIXES))})")
+    return videos, problems
+
+
+def _sheet_paths(sheet: Path, videos: Sequence[str]) -> list[Path]:
+    """Where each video's contact sheet goes: the file itself, or NAME.png, NAME-2.png … in the folder."""
+    from picknet.figures import FORMATS
+
+    if sheet.suffix and not sheet.is_dir():
+        if sheet.suffix.lower() not in FORMATS:
+            raise BadUsage(f"--sheet {sheet}: a sheet ends in {', '.join(FORMATS)}; a folder's name has no suffix")
+        if len(videos) > 1:
+            raise BadUsage(f"--sheet {sheet}: one file cannot hold the sheets of {len(videos)} videos; name a folder")
+        return [sheet] * len(videos)
+    paths: list[Path] = []
+    for video in videos:
+        stem = Path(video).stem
+        names = (f"{stem}-{number}.png" if number > 1 else f"{stem}.png" for number in range(1, len(videos) + 1))
+        paths.append(next(path for name in names if (path := sheet / name) not in paths))
+    return paths
+
+
+def _write_sheet(path: Path, frames: Sequence["Thumbnail"], result: "Caption") -> None:
+    from picknet.figures import contact_sheet, save
+
+    save(contact_sheet(frames, result.picks, result.text, title=Path(result.video).name), path)
+
+
+def _print_caption(result: "Caption", *, format: CaptionFormat, named: bool) -> None:
+    if format is CaptionFormat.json:
+        content = {
+            "video": result.video,
+            "caption": result.text,
+            "picks": [_pick_json(pick) for pick in result.picks],
+            "frames_seen": result.frames_seen,
+            "model": result.model,
+        }
+        print(json.dumps(content | ({"damage": result.damage} if result.damage else {})), flush=True)
+    elif format is CaptionFormat.csv:
+        indices = " ".join(str(pick.index) for pick in result.picks)
+        seconds = " ".join(f"{pick.seconds:.3f}" for pick in result.picks)
+        _print_csv([result.video, result.text, indices, seconds, result.frames_seen, result.model])
+    else:
+        print(f"{result.video}: {result.text}" if named else result.text, flush=True)
+
+
+def _pick_json(pick: "Pick") -> dict[str, Any]:
+    return {"index": pick.index, "seconds": pick.seconds, "probability": pick.probability}
+
+
+def _print_csv(values: Sequence[object]) -> None:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(values)
+    print(line.getvalue(), end="", flush=True)
+
+
+# --- Training and evaluation ---
+
+
+@app.command()
+def evaluate(
+    data: Data,
+    dataset: Annotated[DatasetName, typer.Option(help="How the captions are stored.")] = DatasetName.msvd,
+    split: Annotated[SplitName, typer.Option(help="Which clips.")] = SplitName.val,
+    model: Model = None,
+    picker: Annotated[
+        list[PickerName] | None, typer.Option(help="How frames are picked; several give the paper's table.")
+    ] = None,
+    k: K = None,
+    beam: Beam = None,
+    frames: Frames = None,
+    seed: Seed = 0,
+    format: Annotated[ResultFormat, typer.Option(help="json: one object a line.")] = ResultFormat.text,
+    captions: Annotated[Path | None, typer.Option(help="Write the captions to this JSON file.")] = None,
+    histograms: Annotated[Path | None, typer.Option(help="Draw how many frames were picked and where.")] = None,
+) -> None:
+    """Score a model on a data set."""
+    names = list(dict.fromkeys(picker or [PickerName.picknet]))
+    _check_k(names, k)
+    if histograms and len(names) > 1:
+        raise BadUsage(f"--histograms {histograms}: one picture shows one picker, not {len(names)}")
+
+    import warnings
+
+    from picknet import evaluation
+    from picknet.captioner import load
+    from picknet.datasets import load_split
+    from picknet.figures import pick_histograms, save
+    from picknet.files import write_text
+
+    clips = load_split(data, dataset=dataset.value, split=split.value)
+    captioner = load(model)
+    rows = []
+    with _progress("evaluating", len(clips.clips) * len(names)) as tick:
+        for name in names:
+            with warnings.catch_warnings(record=True) as warned:
+                row = evaluation.evaluate(
+                    captioner,
+                    clips,
+                    picker=_picker(name, k=k, seed=seed, captioner=lambda: captioner),
+                    picker_name=name.value,
+                    k=_k(name, k),
+                    beam=beam,
+                    num_frames=frames,
+                    tick=tick,
+                )
+            for warning in warned:
+                _say(str(warning.message))
+            rows.append(row)
+            if format is ResultFormat.json:
+                print(json.dumps(row.as_json()), flush=True)
+    if format is ResultFormat.text:
+        print(evaluation.comparison_table(rows) if len(rows) > 1 else _result_text(rows[0]))
+        # Every picker is given the same clips, and reads the same ones.
+        if missing := rows[0].missing:
+            print(f"\nmissing {_many(len(missing), 'clip')}:")
+            print("\n".join(f"  {clip.name}: {clip.reason}" for clip in missing), flush=True)
+    if captions:
+        written = [
+            {"clip": clip, "picker": row.picker, "caption": said.text, "picks": [_pick_json(p) for p in said.picks]}
+            for row in rows
+            for clip, said in row.captions.items()
+        ]
+        write_text(captions, json.dumps(written, indent=1, ensure_ascii=False) + "\n")
+    if histograms:
+        counted = pick_histograms(rows[0].pick_counts, rows[0].pick_positions, num_frames=rows[0].num_frames)
+        save(counted, histograms)
+
+
+def _result_text(row: "Evaluation") -> str:
+    scores = row.scores
+    lines = [
+        f"{row.label} on {row.dataset} {row.split}: {_many(row.num_videos, 'clip')}, "
+        f"{row.mean_picks:.1f} picks a clip, {row.seconds:.1f} s"
+    ]
+    for name, value in (
+        ("BLEU@1", scores.bleu1),
+        ("BLEU@2", scores.bleu2),
+        ("BLEU@3", scores.bleu3),
+        ("BLEU@4", scores.bleu4),
+        ("ROUGE-L", scores.rouge_l),
+        ("METEOR", scores.meteor),
+        ("CIDEr", scores.cider),
+    ):
+        shown = '    – (needs Java and pip install "picknet[meteor]")' if value is None else f"{value:5.1f}"
+        lines.append(f"{name:7} {shown}")
+    return "\n".join(lines)
+
+
+@app.command()
+def train(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The run folder; the trained model will be its model/.")],
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG.toml", help="The settings, as in configs/msvd.toml.")
+    ] = None,
+    dataset: Annotated[
+        DatasetName | None, typer.Option(help="How the captions are stored: msvd, and folder with --from.")
+    ] = None,
+    stage: Annotated[list[StageName] | None, typer.Option(help="Only these stages.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another setting, as in reward.penalty=-2.")
+    ] = None,
+    start: Annotated[str | None, typer.Option("--from", help="Go on from this model, with its words.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    device: Annotated[DeviceName, typer.Option(help="Where to train.")] = DeviceName.auto,
+    cache: Annotated[Path | None, typer.Option(help="Where features are kept; by default beside the run.")] = None,
+) -> None:
+    """Train the paper's three stages."""
+    from picknet.captioner import load
+
+    start_folder = load(start).runtime.folder if start else None
+    read = _read_config(config, settings or [], start=start_folder, run=out if resume else None)
+    default = DatasetName.folder if start else DatasetName.msvd
+    with _train_extra(), _TrainingWatch() as watch:
+        from picknet import training
+
+        model = training.train(
+            read,
+            data=data,
+            out=out,
+            dataset=(dataset or default).value,
+            stages=tuple(name.value for name in stage or StageName),
+            start=start_folder,
+            resume=resume,
+            device=device.value,
+            cache=cache,
+            report=watch.report,
+            seen=watch.seen,
+            note=_say,
+        )
+    print(f"{model}: trained; try picknet caption VIDEO --model {out}")
+
+
+def _read_config(path: Path | None, settings: Sequence[str], *, start: Path | None, run: Path | None) -> "Config":
+    """The config named, or else the one of the run to resume or of the model to go on from."""
+    from picknet.config import load_config
+
+    if run and not path:
+        path = run / "config.toml"
+    elif start and not path:
+        path = start / "config.toml"
+    if path is None:
+        raise BadUsage("which settings? Name a config file, as in configs/msvd.toml, or a model to go on from: --from")
+    return load_config(path, settings)
+
+
+class _TrainingWatch:
+    """What a training reports: a bar for each stage where somebody watches, a line for each epoch in a file."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = _progress_bars("{task.fields[facts]}") if sys.stderr.isatty() else None
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> "_TrainingWatch":
+        if self._progress:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress:
+            self._progress.stop()
+
+    def report(self, stage: str, done: int, total: int, facts: dict[str, float]) -> None:
+        told = {name: f"{name.replace('_', ' ')} {value:.4g}" for name, value in facts.items()}
+        chief = [told[name] for name in ("loss", "reward", "picks", "val_cider", "best") if name in told]
+        self._move(stage, done, total, ", ".join(chief))
+        if not sys.stdout.isatty():
+            print(f"{stage} {done}/{total}: {', '.join(told.values())}", flush=True)
+
+    def seen(self, split: str, done: int, total: int) -> None:
+        self._move(f"looking at {split}", done, total, "")
+        if done == total and not sys.stdout.isatty():
+            print(f"{split}: {_many(total, 'clip')} looked at", flush=True)
+
+    def _move(self, name: str, done: int, total: int, told: str) -> None:
+        if self._progress is None:
+            return
+        if name not in self._tasks:  # a resumed stage begins in its middle
+            self._tasks[name] = self._progress.add_task(name, total=total, completed=done - 1, facts=told)
+        self._progress.update(self._tasks[name], completed=done, facts=told)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[Path, typer.Argument(help="The model folder to write.")],
+    card: Annotated[
+        Path | None, typer.Option(help="A JSON file of more facts for people (licence, scores), laid over card.json.")
+    ] = None,
+) -> None:
+    """Write a run's best model as a model folder."""
+    from picknet.files import write_text
+
+    more = _read_card(card) if card else {}
+    with _train_extra():
+        from picknet import training
+
+        training.export_run(run, out)
+    if more:
+        written = json.loads((out / "card.json").read_text(encoding="utf-8"))
+        write_text(out / "card.json", json.dumps(written | more, indent=2, ensure_ascii=False) + "\n")
+    print(out)
+
+
+def _read_card(path: Path) -> dict[str, Any]:
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadUsage(f"{path}: is not JSON ({error})") from error
+    if not isinstance(card, dict):
+        raise BadUsage(f"{path}: holds no JSON object, as {{\"licence\": \"Apache-2.0\"}} is one")
+    return card
+
+
+@contextlib.contextmanager
+def _train_extra() -> Iterator[None]:
+    """Around what needs the `train` extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("picknet"):
+            raise
+        missing = f"training needs {error.name}, which is not installed"
+        raise MissingExtra(f'{missing}; pip install "picknet[train]"') from error
+
+
+@app.command()
+def info(
+    model: Annotated[str | None, typer.Argument(help="A shipped model's name, a model folder or a run folder.")] = None,
+    format: Annotated[ResultFormat, typer.Option(help="json: one object.")] = ResultFormat.text,
+) -> None:
+    """Tell what a model is: its size, words, training and scores."""
+    from picknet.captioner import load
+
+    captioner = load(model)
+    runtime, settings = captioner.runtime, captioner.config
+    facts: dict[str, Any] = {
+        "model": captioner.name,
+        "folder": str(runtime.folder),
+        "bytes": sum(path.stat().st_size for path in runtime.folder.iterdir() if path.is_file()),
+        "vocabulary": len(runtime.vocabulary),
+        "num_frames": settings.video.num_frames,
+        "cnn": settings.model.cnn,
+        "image_size": settings.model.image_size,
+        "beam": settings.beam,
+        "card": runtime.card,
+    }
+    if format is ResultFormat.json:
+        print(json.dumps(facts))
+        return
+    facts |= {"bytes": f"{facts['bytes']:,} ({facts['bytes'] / 1e6:.1f} MB)", **facts.pop("card")}
+    rows = list(_flat(facts))
+    width = max(len(name) for name, _ in rows)
+    print("\n".join(f"{name:{width}}  {value}" for name, value in rows))
+
+
+def _flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Nested facts as (name, value), as in stages.supervision.val_cider."""
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+# --- Pickers and progress ---
+
+
+def _picker(name: PickerName, *, k: int | None, seed: int, captioner: "Callable[[], Captioner]") -> "Picker":
+    """The picker of this name; picknet and kmeans are those of a captioner."""
+    from picknet import picking
+
+    pickers: dict[PickerName, Callable[[], Picker]] = {
+        PickerName.picknet: lambda: captioner().picker,
+        PickerName.uniform: lambda: picking.UniformPicker(k or DEFAULT_K),
+        PickerName.random: lambda: picking.RandomPicker(k, seed=seed) if k else picking.CoinPicker(seed=seed),
+        PickerName.kmeans: lambda: picking.KMeansPicker(k or DEFAULT_K, features=captioner().feature, seed=seed),
+        PickerName.all: picking.AllPicker,
+    }
+    return pickers[name]()
+
+
+def _k(name: PickerName, k: int | None) -> int | None:
+    """How many frames this picker is told to pick; None where it decides."""
+    if name in (PickerName.picknet, PickerName.all):
+        return None
+    return k if name is PickerName.random else k or DEFAULT_K
+
+
+def _check_k(names: Sequence[PickerName], k: int | None) -> None:
+    if k and all(_k(name, k) is None for name in names):
+        raise BadUsage(f"--k {k}: means nothing to {' and '.join(names)}; uniform, random and kmeans take a k")
+
+
+@contextlib.contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[], object]]:
+    """A bar with the time left on standard error, where there is somebody to see it and something to wait for."""
+    if total < 2 or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    with _progress_bars() as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda: progress.advance(task)
+
+
+def _progress_bars(*more: str) -> "Progress":
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(
+        *columns,
+        *(TextColumn(text, markup=False) for text in more),
+        console=Console(stderr=True),
+        transient=not more,
+        # Results go above the bar where both share a terminal, and to where they were sent otherwise.
+        redirect_stdout=sys.stdout.isatty(),
+    )
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

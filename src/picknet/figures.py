@@ -1,0 +1,348 @@
+"""Pictures for a talk: the contact sheet with its picks, the paper's histograms of picks, the online captioning strip.
+
+Every figure is made of smaller pictures (tiles, paragraphs, charts) set below or beside each other on a white page.
+"""
+
+import difflib
+import functools
+import math
+import os
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from picknet.errors import PicknetError
+from picknet.files import written_whole
+from picknet.picking import Pick
+
+WIDTH = 1600
+"""Pixels: sharp at twice the 800 points that a README or half a slide gives a picture."""
+MARGIN = 40
+GAP = 4
+BORDER = 6
+DIMMING = 0.45
+"""How far the frames that were not picked fade into the paper."""
+MAX_TILE_HEIGHT = 480
+MAX_STRIP_COLUMNS = 5
+
+INK, GREY, FAINT, PAPER = "#16191d", "#6b7280", "#d6dae0", "#ffffff"
+GREEN, DARK_GREEN = "#19b75b", "#0c8a41"
+
+FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
+    ".png": ("PNG", {"optimize": True}),
+    ".jpg": ("JPEG", {"quality": 92, "subsampling": 0, "optimize": True}),
+    ".jpeg": ("JPEG", {"quality": 92, "subsampling": 0, "optimize": True}),
+    ".webp": ("WEBP", {"quality": 90}),
+}
+
+
+class BadFigure(PicknetError):
+    """A picture that cannot be drawn or written as asked."""
+
+
+class Picture(Protocol):
+    """What a figure needs of a frame; `picknet.video.Frame` and `Thumbnail` have it."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+    def pixels(self) -> NDArray[np.uint8]: ...
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A small copy of a frame, to keep for a figure while the frame itself is let go."""
+
+    index: int
+    seconds: float
+    image: NDArray[np.uint8]
+    """(height, width, 3), RGB, upright."""
+
+    @classmethod
+    def of(cls, frame: Picture, *, max_side: int = 480) -> "Thumbnail":
+        image = Image.fromarray(frame.pixels())
+        image.thumbnail((max_side, max_side), Image.Resampling.LANCZOS)
+        return cls(frame.index, frame.seconds, np.asarray(image))
+
+    def pixels(self) -> NDArray[np.uint8]:
+        return self.image
+
+
+# --- The figures ---
+
+
+def contact_sheet(frames: Sequence[Picture], picks: Sequence[Pick], text: str, *, title: str = "") -> Image.Image:
+    """All sampled frames in reading order, the picked ones framed in green with their time, the sentence below."""
+    if not frames:
+        raise BadFigure("a contact sheet needs at least one frame")
+    images = [Image.fromarray(frame.pixels()) for frame in frames]
+    aspect = images[0].width / images[0].height
+    columns = _num_columns(len(images), aspect)
+    box = _tile_box(columns, aspect)
+    # A short clip may give the same frame several times: each pick marks one of them.
+    picked: defaultdict[int, int] = defaultdict(int, Counter(pick.index for pick in picks))
+    tiles = []
+    for frame, image in zip(frames, images, strict=True):
+        is_picked = picked[frame.index] > 0
+        picked[frame.index] -= 1
+        tiles.append(_tile(image, box, label=_clock(frame.seconds) if is_picked else None))
+    grid = _below([_beside(tiles[start : start + columns], GAP) for start in range(0, len(tiles), columns)], GAP)
+    inner = WIDTH - 2 * MARGIN
+    sentence = _paragraph([(word, INK) for word in text.split()], size=52 if len(text) <= 120 else 40, width=inner)
+    counted = f"{len(picks)} of {len(frames)} frames picked" + (f" · {title}" if title else "")
+    note = _paragraph([(word, GREY) for word in counted.split()], size=24, width=inner)
+    return _page(_below([grid, _below([sentence, note], 10)], 24, centred=True))
+
+
+def pick_histograms(counts: Sequence[int], positions: Sequence[float], *, num_frames: int) -> Image.Image:
+    """The paper's two figures: how many frames are picked of a clip, and where in the clip they stand.
+
+    counts: picks of each clip. positions: of all picks, whole numbers 0…num_frames − 1 or fractions of the clip 0…1.
+    """
+    if not len(counts) or not len(positions):
+        raise BadFigure("the histograms of picks need at least one clip with a pick")
+    where = np.asarray(positions)
+    if where.dtype.kind == "f":
+        where = (where * num_frames).astype(int)
+    where = where.clip(0, num_frames - 1)
+    size = ((WIDTH - 2 * MARGIN - 60) // 2, 520)
+    per_count = np.bincount(np.asarray(counts), minlength=min(num_frames, 10) + 1)[1:] / len(counts)
+    per_position = np.bincount(where, minlength=num_frames) / len(where)
+    of_clips = f"share of the clips in % · {_many(len(counts), 'clip')}, {np.mean(counts):.1f} picks on average"
+    of_picks = f"share of the picks in % · {_many(len(where), 'pick')}"
+    charts = [
+        _bar_chart(per_count, "Number of picks", of_clips, "picks in a clip", size=size),
+        _bar_chart(per_position, "Position of the picks", of_picks, f"place among {num_frames} frames", size=size),
+    ]
+    return _page(_beside(charts, 60))
+
+
+def online_strip(updates: Sequence[tuple[Picture, str]]) -> Image.Image:
+    """Online captioning: each picked frame in order with the sentence at that time, its new words in green."""
+    if not updates:
+        raise BadFigure("an online strip needs at least one update")
+    images = [Image.fromarray(frame.pixels()) for frame, _ in updates]
+    columns = math.ceil(len(images) / math.ceil(len(images) / MAX_STRIP_COLUMNS))
+    box = _tile_box(max(columns, 3), images[0].width / images[0].height, gap=24)
+    cards = []
+    for number, (image, (frame, text)) in enumerate(zip(images, updates, strict=True)):
+        words = _coloured_changes(updates[number - 1][1] if number else text, text)
+        tile = _tile(image, box, label=_clock(frame.seconds))
+        sentence = _paragraph(words, size=26, width=tile.width - 2 * BORDER)
+        cards.append(_below([tile, sentence], 12, centred=True))
+    return _page(_below([_beside(cards[start : start + columns], 24) for start in range(0, len(cards), columns)], 40))
+
+
+def save(image: Image.Image, path: str | os.PathLike[str]) -> None:
+    """Write the picture, in the format its suffix names, whole or not at all."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
+        raise BadFigure(f"{path}: no picture format {suffix or 'without a suffix'} (possible: {', '.join(FORMATS)})")
+    name, options = FORMATS[suffix]
+    with written_whole(path) as temporary:
+        image.save(temporary, format=name, **options)
+
+
+# --- Their parts ---
+
+
+def _num_columns(num_tiles: int, aspect: float) -> int:
+    """A grid about a quarter as high as wide, with as few empty places at its end as possible: 30 frames in 3 × 10."""
+
+    def oddness(columns: int) -> float:
+        rows = math.ceil(num_tiles / columns)
+        return abs(rows / (columns * aspect) - 0.26) + 2 * (rows * columns - num_tiles) / num_tiles
+
+    return min(range(1, min(num_tiles, 20) + 1), key=oddness)
+
+
+def _tile_box(columns: int, aspect: float, *, gap: int = GAP) -> tuple[int, int]:
+    """(width, height) of the pictures when so many stand beside each other."""
+    width = (WIDTH - 2 * MARGIN - (columns - 1) * gap) / columns - 2 * BORDER
+    width = min(width, MAX_TILE_HEIGHT * aspect)
+    return max(int(width), 1), max(round(width / aspect), 1)
+
+
+def _tile(image: Image.Image, box: tuple[int, int], *, label: str | None) -> Image.Image:
+    """The frame, fitted into `box`: framed in green with its label, or dimmed where it has none."""
+    scale = min(box[0] / image.width, box[1] / image.height)
+    width, height = max(round(image.width * scale), 1), max(round(image.height * scale), 1)
+    image = image.resize((width, height), Image.Resampling.LANCZOS)
+    tile = Image.new("RGB", (box[0] + 2 * BORDER, box[1] + 2 * BORDER), PAPER)
+    left, top = (tile.width - width) // 2, (tile.height - height) // 2
+    if label is None:
+        image = Image.blend(image, Image.new("RGB", image.size, PAPER), DIMMING)
+        tile.paste(image, (left, top), _rounded(image.size, BORDER))
+        return tile
+    tile.paste(GREEN, (left - BORDER, top - BORDER), _rounded((width + 2 * BORDER, height + 2 * BORDER), 2 * BORDER))
+    tile.paste(image, (left, top), _rounded(image.size, BORDER))
+    font = _font(min(max(max(box) // 9, 11), 24))
+    tag = (math.ceil(font.getlength(label)) + 14, sum(font.getmetrics()) + 2)
+    tile.paste(GREEN, (left, top + height - tag[1]), _rounded(tag, BORDER))
+    ImageDraw.Draw(tile).text((left + 6, top + height - tag[1] / 2), label, fill=PAPER, font=font, anchor="lm")
+    return tile
+
+
+def _paragraph(words: Sequence[tuple[str, str]], *, size: int, width: int) -> Image.Image:
+    """Coloured words as centred lines of about one length, none wider than `width`."""
+    font = _font(size)
+    lines = _wrapped(words, font, width)
+    narrower = width
+    # As narrow as the same number of lines allows, so that no last word stands alone.
+    while len(lines) > 1 and len(closer := _wrapped(words, font, narrower := narrower - size)) == len(lines):
+        lines = closer
+    space, line_height = font.getlength(" "), round(size * 1.3)
+    image = Image.new("RGB", (width, line_height * len(lines)), PAPER)
+    draw = ImageDraw.Draw(image)
+    for number, line in enumerate(lines):
+        x = (width - _line_length(line, font)) / 2
+        for piece, colour in line:
+            draw.text((x, line_height * (number + 0.5)), piece, fill=colour, font=font, anchor="lm")
+            x += font.getlength(piece) + space
+    return image
+
+
+def _bar_chart(shares: NDArray[Any], title: str, note: str, axis: str, *, size: tuple[int, int]) -> Image.Image:
+    """shares: (n,), of the places 1…n -> bars over two axes, with lines at round percents"""
+    image = Image.new("RGB", size, PAPER)
+    draw = ImageDraw.Draw(image)
+    left, right, top, bottom = 56, size[0] - 8, 130, size[1] - 80
+    draw.text((0, 0), title, fill=INK, font=_font(36))
+    draw.text((0, 50), note, fill=GREY, font=_font(22))
+    draw.text(((left + right) / 2, size[1]), axis, fill=GREY, font=_font(22), anchor="mb")
+    highest = max(float(shares.max()) * 100, 1)
+    step = next(step for step in (0.2, 0.5, 1, 2, 5, 10, 20) if highest / step <= 5)
+    num_steps = math.ceil(highest / step)
+    for number in range(num_steps + 1):
+        y = bottom - (bottom - top) * number / num_steps
+        draw.line((left, y, right, y), fill=FAINT if number else GREY, width=2)
+        draw.text((left - 14, y), f"{number * step:g}", fill=GREY, font=_font(22), anchor="rm")
+    pitch = (right - left) / len(shares)
+    every = next(every for every in (1, 5, 20, 100, len(shares)) if len(shares) <= 15 * every)
+    for place, share in enumerate(shares, start=1):
+        x, half = left + (place - 0.5) * pitch, 0.38 * pitch
+        y = min(bottom - (bottom - top) * float(share) * 100 / (num_steps * step), bottom - 3)
+        if share > 0:
+            draw.rectangle((round(x - half), round(y), round(x + half), bottom), fill=GREEN)
+        if share > 0 and every == 1:
+            percent = f"{share * 100:.0f}" if share >= 0.005 else "<1"
+            draw.text((x, y - 6), percent, fill=INK, font=_font(20), anchor="mb")
+        if place == 1 or place % every == 0:
+            draw.text((x, bottom + 12), str(place), fill=GREY, font=_font(22), anchor="mt")
+    return image
+
+
+def _coloured_changes(before: str, now: str) -> list[tuple[str, str]]:
+    """The words of `now`: those that `before` did not have there in green."""
+    words = now.split()
+    kept: set[int] = set()
+    for block in difflib.SequenceMatcher(None, before.split(), words, autojunk=False).get_matching_blocks():
+        kept.update(range(block.b, block.b + block.size))
+    return [(word, INK if number in kept else DARK_GREEN) for number, word in enumerate(words)]
+
+
+def _below(images: Sequence[Image.Image], gap: int, *, centred: bool = False) -> Image.Image:
+    width = max(image.width for image in images)
+    page = Image.new("RGB", (width, sum(image.height for image in images) + gap * (len(images) - 1)), PAPER)
+    y = 0
+    for image in images:
+        page.paste(image, ((width - image.width) // 2 if centred else 0, y))
+        y += image.height + gap
+    return page
+
+
+def _beside(images: Sequence[Image.Image], gap: int) -> Image.Image:
+    size = (sum(image.width for image in images) + gap * (len(images) - 1), max(image.height for image in images))
+    page = Image.new("RGB", size, PAPER)
+    x = 0
+    for image in images:
+        page.paste(image, (x, 0))
+        x += image.width + gap
+    return page
+
+
+def _page(content: Image.Image) -> Image.Image:
+    page = Image.new("RGB", (WIDTH, content.height + 2 * MARGIN), PAPER)
+    page.paste(content, ((WIDTH - content.width) // 2, MARGIN))
+    return page
+
+
+def _rounded(size: tuple[int, int], radius: int) -> Image.Image:
+    """A mask with smooth round corners, drawn four times as large and shrunk."""
+    mask = Image.new("L", (size[0] * 4, size[1] * 4))
+    ImageDraw.Draw(mask).rounded_rectangle((0, 0, mask.width - 1, mask.height - 1), radius * 4, fill=255)
+    return mask.resize(size, Image.Resampling.BOX)
+
+
+# --- Letters ---
+
+
+@functools.cache
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    font = ImageFont.load_default(size)
+    if not isinstance(font, ImageFont.FreeTypeFont):
+        raise BadFigure("figures need a Pillow with FreeType (`pip install pillow` brings one)")
+    return font
+
+
+@functools.cache
+def _glyph(character: str) -> str:
+    """The character if the built-in font can draw it, else its nearest plain letters, else a question mark."""
+    no_glyph = bytes(_font(24).getmask("\uffff"))
+    plain = {"ß": "ss", "ø": "o", "ł": "l", "æ": "ae", "–": "-", "—": "-", "−": "-", "×": "x"}.get(character)
+    letters = plain or "".join(c for c in unicodedata.normalize("NFKD", character) if not unicodedata.combining(c))
+    for text in (character, letters):
+        if text.isprintable() and text and all(bytes(_font(24).getmask(c)) != no_glyph for c in text):
+            return text
+    return "" if unicodedata.combining(character) else "?"
+
+
+def _printable(text: str) -> str:
+    return "".join(map(_glyph, unicodedata.normalize("NFC", text)))
+
+
+def _wrapped(
+    words: Sequence[tuple[str, str]], font: ImageFont.FreeTypeFont, width: int
+) -> list[list[tuple[str, str]]]:
+    """(word, colour) pairs as lines no wider than `width`."""
+    lines: list[list[tuple[str, str]]] = [[]]
+    for word, colour in words:
+        for piece in _pieces(_printable(word), font, width):
+            if lines[-1] and _line_length([*lines[-1], (piece, colour)], font) > width:
+                lines.append([])
+            lines[-1].append((piece, colour))
+    return lines
+
+
+def _line_length(line: Sequence[tuple[str, str]], font: ImageFont.FreeTypeFont) -> float:
+    return sum(font.getlength(piece) for piece, _ in line) + font.getlength(" ") * (len(line) - 1)
+
+
+def _pieces(word: str, font: ImageFont.FreeTypeFont, width: int) -> list[str]:
+    """The word, cut where it alone is wider than a line."""
+    pieces = [""]
+    for character in word:
+        if pieces[-1] and font.getlength(pieces[-1] + character) > width:
+            pieces.append("")
+        pieces[-1] += character
+    return pieces
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def _clock(seconds: float) -> str:
+    """3.2 s, and from a minute on 1:03."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -1,0 +1,193 @@
+"""Which frames to look at: the learned picker of the paper, and the plain ones it is compared with.
+
+A picker is a lazy filter over frames. PickNet, a coin and "all of them" decide frame by frame and never look ahead, so
+they can follow a live stream; uniform, random-k and k-means have to see the last frame before they can name the first.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from picknet.errors import PicknetError
+from picknet.video import Frame
+
+Array = NDArray[Any]
+
+MAX_LLOYD_STEPS = 100
+"""Lloyd's algorithm settles in a handful of steps on 30 frames; this only bounds the worst case."""
+
+
+class BadPicker(PicknetError):
+    """A picker asked for something impossible."""
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A frame that was picked."""
+
+    index: int
+    """The frame's position among the sampled ones, from 0."""
+    seconds: float
+    """Where in the video it stands."""
+    probability: float | None = None
+    """The policy's probability of picking it. None where no policy was asked: other pickers, and the first frame,
+    which PickNet takes by force."""
+
+
+class Picker(Protocol):
+    """Anything that lets some frames through."""
+
+    def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
+        """The picked ones among `frames`, in order."""
+        ...
+
+
+class PickNetPicker:
+    """The paper's picker: it compares each glance with the glance of the last picked frame.
+
+    All it remembers is that one glance, however long the video.
+    """
+
+    def __init__(self, policy: Callable[[Array, Array], Array], *, threshold: float = 0.5) -> None:
+        """policy: glances (n, 56, 56) uint8, templates (n, 56, 56) uint8 -> probabilities of picking (n,)"""
+        if not 0 <= threshold <= 1:
+            raise BadPicker(f"threshold is {threshold}: from 0 (pick all) to 1 (only the first) is possible")
+        self._policy = policy
+        self._threshold = threshold
+
+    def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
+        template: Array | None = None
+        for frame in frames:
+            glance = frame.glance()
+            probability = None
+            if template is not None:
+                probability = float(self._policy(glance[None], template[None])[0])
+                if probability <= self._threshold:
+                    continue
+            template = glance
+            yield frame, Pick(frame.index, frame.seconds, probability)
+
+
+class AllPicker:
+    """Every frame: the paper's baseline that encodes all samples."""
+
+    def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
+        yield from map(_picked, frames)
+
+
+class CoinPicker:
+    """The first frame, then each one with the same probability: about half of them, as the paper's "random" does.
+
+    One generator serves all videos, so what is picked from a video depends on the seed and the frames before it.
+    """
+
+    def __init__(self, probability: float = 0.5, *, seed: int | np.random.Generator = 0) -> None:
+        if not 0 <= probability <= 1:
+            raise BadPicker(f"probability is {probability}: from 0 to 1 is possible")
+        self._probability = probability
+        self._generator = np.random.default_rng(seed)
+
+    def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
+        for position, frame in enumerate(frames):
+            if position == 0 or self._generator.random() < self._probability:
+                yield _picked(frame)
+
+
+class UniformPicker:
+    """k frames at even distances: the centres of k equal parts, or with `ends` from the very first to the very last."""
+
+    def __init__(self, k: int, *, ends: bool = False) -> None:
+        self._k = _checked(k)
+        self._ends = ends
+
+    def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
+        every = list(frames)
+        k = min(self._k, len(every))
+        if self._ends and k > 1:
+            # i (n − 1) / (k − 1), rounded, halves upwards, in whole numbers.
+            positions = [(2 * i * (len(every) - 1) + k - 1) // (2 * (k - 1)) for i in range(k)]
+        else:
+            positions = [(2 * i + 1) * len(every) // (2 * k) for i in range(k)]
+        yield from (_picked(every[position]) for position in positions)
+
+
+class RandomPicker:
+    """k frames, any k equally likely. One generator serves all videos, as in `CoinPicker`."""
+
+    def __init__(self, k: int, *, seed: int | np.random.Generator = 0) -> None:
+        self._k = _checked(k)
+        self._generator = np.random.default_rng(seed)
+
+    def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
+        every = list(frames)
+        positions = self._generator.choice(len(every), size=min(self._k, len(every)), replace=False) if every else ()
+        yield from (_picked(every[position]) for position in sorted(positions))
+
+
+class KMeansPicker:
+    """The paper's k-means: cluster the CNN features of all frames, take the frame nearest to each centre.
+
+    Every frame goes through the CNN, so it saves nothing; it is there to be compared with.
+    """
+
+    def __init__(self, k: int, *, features: Callable[[Frame], Array], seed: int | np.random.Generator = 0) -> None:
+        """features: a frame -> its feature (D,); `Captioner.feature` is one."""
+        self._k = _checked(k)
+        self._features = features
+        self._generator = np.random.default_rng(seed)
+
+    def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
+        every = list(frames)
+        if not every:
+            return
+        points = np.stack([np.asarray(self._features(frame), dtype=np.float64) for frame in every])
+        centres = _cluster(points, min(self._k, len(every)), self._generator)
+        yield from (_picked(every[position]) for position in sorted(_nearest(points, centres)))
+
+
+def _picked(frame: Frame) -> tuple[Frame, Pick]:
+    return frame, Pick(frame.index, frame.seconds)
+
+
+def _checked(k: int) -> int:
+    if k < 1:
+        raise BadPicker(f"k is {k}: at least 1 frame has to be picked")
+    return k
+
+
+def _cluster(points: Array, k: int, generator: np.random.Generator) -> Array:
+    """points: (n, D), k <= n -> centres: (k, D) by k-means++ and Lloyd's algorithm"""
+    centres: Array = points[[generator.integers(len(points))]]  # a copy: the centres move
+    while len(centres) < k:
+        nearest = _squared_distances(points, centres).min(axis=1)
+        # Where all points coincide with a centre (a still image), any of them will do.
+        weights = nearest / nearest.sum() if nearest.sum() > 0 else None
+        centres = np.vstack([centres, points[generator.choice(len(points), p=weights)]])
+    labels = None
+    for _ in range(MAX_LLOYD_STEPS):
+        following = _squared_distances(points, centres).argmin(axis=1)
+        if labels is not None and (following == labels).all():
+            break
+        labels = following
+        for j in np.unique(labels):  # a centre that lost all its points stays where it was
+            centres[j] = points[labels == j].mean(axis=0)
+    return centres
+
+
+def _nearest(points: Array, centres: Array) -> list[int]:
+    """For each centre the position of the nearest point that no earlier centre has taken."""
+    distances = _squared_distances(points, centres)
+    taken: list[int] = []
+    for j in range(len(centres)):
+        taken.append(int(distances[:, j].argmin()))
+        distances[taken[-1]] = np.inf
+    return taken
+
+
+def _squared_distances(points: Array, centres: Array) -> Array:
+    """points: (n, D), centres: (k, D) -> (n, k)"""
+    distances: Array = np.stack([((points - centre) ** 2).sum(axis=1) for centre in centres], axis=1)
+    return distances

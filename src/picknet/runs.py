@@ -1,0 +1,314 @@
+"""A run folder: config, versions, metrics and checkpoints of a training that survives being killed."""
+
+import copy
+import csv
+import dataclasses
+import json
+import math
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from picknet.config import Config, ReinforcementConfig, SupervisionConfig, load_config, to_toml
+from picknet.errors import PicknetError
+from picknet.files import write_text, written_whole
+from picknet.model import Network
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+Stage = Literal["supervision", "reinforcement", "adaptation"]
+STAGES: tuple[Stage, ...] = ("supervision", "reinforcement", "adaptation")
+
+Checkpoint = Literal["last", "best"]
+"""A stage's two checkpoints: all it takes to go on, and the weights that validated best."""
+
+SAVE_SECONDS = 20.0
+"""A checkpoint is written this often. Epochs replay exactly, so an older one loses time, never the result."""
+
+MAX_GRADIENT_NORM = 5.0
+
+METRICS = ("stage", "epoch", "loss", "reward", "language", "diversity", "picks", "val_cider", "val_picks")
+
+StageConfig = SupervisionConfig | ReinforcementConfig
+
+Step = Callable[[Tensor, dict[str, Tensor]], None]
+"""Takes a batch's loss and what was measured on the way, and moves the weights."""
+
+TrainEpoch = Callable[[int, Step, np.random.Generator, torch.Generator], None]
+"""Goes through the data once: (epoch, step, order of the data, chance on the device)."""
+
+Report = Callable[[str, int, int, dict[str, float]], None]
+"""Told after each epoch: the stage, epochs done, epochs in all, and what was measured."""
+
+
+class BadRun(PicknetError):
+    """A run folder that cannot be started or continued, or a training that broke down."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a stage stands."""
+
+    epochs: int = 0
+    steps: int = 0
+    best_epoch: int = -1
+    best_cider: float = -1.0
+    best: dict[str, Tensor] = field(default_factory=dict)
+    """The weights of the best epoch."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a stage trains: parameters, their moving average (the parameters themselves without one), the optimiser."""
+
+    trained: dict[str, nn.Parameter]
+    averaged: dict[str, nn.Parameter]
+    optimiser: torch.optim.Optimizer
+
+
+class Run:
+    """A run folder. It goes on from wherever it was stopped."""
+
+    def __init__(self, folder: Path, config: Config, device: torch.device, report: Report) -> None:
+        self.folder, self.config, self.device, self.report = folder, config, device, report
+        self._board: SummaryWriter | None = None
+
+    def stage(
+        self,
+        name: Stage,
+        network: Network,
+        trained: Sequence[nn.Module],
+        train_epoch: TrainEpoch,
+        validate: Callable[[Network], dict[str, float]],
+    ) -> None:
+        """Train modules of the network for a stage's epochs; leaves the best weights, by validation CIDEr, in it."""
+        stage: StageConfig = getattr(self.config, name)
+        if stage.epochs == 0:
+            return
+        decay = stage.average if isinstance(stage, SupervisionConfig) else 0.0
+        validated = copy.deepcopy(network) if decay else network
+        weights = self._weights(network, validated, trained, stage)
+        progress = self._restore(name, weights)
+        saved_at = time.monotonic()
+        for epoch in range(progress.epochs, stage.epochs):
+            # All chance in an epoch hangs on (seed, stage, epoch) alone: a resumed run draws the same numbers.
+            seed = np.random.SeedSequence([self.config.seed, STAGES.index(name), epoch])
+            dropout_seed, device_seed = (int(draw) for draw in seed.generate_state(2, np.uint32))
+            torch.manual_seed(dropout_seed)
+            generator = torch.Generator(self.device).manual_seed(device_seed)
+            for group in weights.optimiser.param_groups:
+                group["lr"] = learning_rate(stage, epoch)
+            learner = Learner(weights, decay=decay, steps=progress.steps)
+            network.train()
+            network.cnn.eval()
+            train_epoch(epoch, learner.step, np.random.default_rng(seed), generator)
+            facts = learner.means()
+            if not all(math.isfinite(value) for value in facts.values()):
+                told = ", ".join(f"{key} {value:.3g}" for key, value in facts.items())
+                advice = f"try a smaller {name}.learning_rate"
+                raise BadRun(f"{self.folder}: {name} broke down in epoch {epoch + 1} ({told}); {advice}")
+            facts |= validate(validated)
+            progress = dataclasses.replace(progress, epochs=epoch + 1, steps=learner.steps)
+            if facts["val_cider"] > progress.best_cider:
+                best = {key: parameter.detach().clone() for key, parameter in weights.averaged.items()}
+                progress = dataclasses.replace(progress, best_epoch=epoch, best_cider=facts["val_cider"], best=best)
+            self._log(name, epoch + 1, facts)
+            if epoch + 1 == stage.epochs or time.monotonic() - saved_at > SAVE_SECONDS:
+                self._save(name, progress, weights)
+                saved_at = time.monotonic()
+            self.report(name, epoch + 1, stage.epochs, facts | {"best": progress.best_cider})
+        network.load_state_dict(progress.best, strict=False)
+        network.eval()
+
+    def take_best(self, name: Stage, network: Network) -> None:
+        """Put a stage's best weights into the network, where the run has that stage behind it."""
+        from safetensors.torch import load_file
+
+        path = self._checkpoint(name, "best")
+        if path.exists():
+            network.load_state_dict(load_file(path, device=str(self.device)), strict=False)
+
+    def forget_unfinished_epochs(self) -> None:
+        """Drop the log's rows of epochs that come after the last checkpoint and will be run again."""
+        path = self.folder / "metrics.csv"
+        if not path.exists():
+            return
+        done = {str(name): self._epochs_done(name) for name in STAGES}
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if int(row["epoch"]) <= done[row["stage"]]]
+        with written_whole(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, METRICS)
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def _weights(
+        self, network: Network, validated: Network, trained: Sequence[nn.Module], stage: StageConfig
+    ) -> Weights:
+        network.requires_grad_(False)
+        for module in trained:
+            module.requires_grad_(True)
+        parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        optimiser = torch.optim.AdamW(
+            parameters.values(),
+            lr=stage.learning_rate,
+            weight_decay=stage.weight_decay,
+            fused=self.device.type == "cuda",
+        )
+        averaged = {name: p for name, p in validated.named_parameters() if name in parameters}
+        return Weights(parameters, averaged, optimiser)
+
+    def _checkpoint(self, name: Stage, which: Checkpoint) -> Path:
+        return self.folder / "checkpoints" / f"{name}-{which}.safetensors"
+
+    def _save(self, name: Stage, progress: Progress, weights: Weights) -> None:
+        from safetensors.torch import save_file
+
+        tensors = {f"best.{key}": value for key, value in progress.best.items()}
+        for key, parameter in weights.trained.items():
+            tensors[f"trained.{key}"] = parameter.detach()
+            tensors[f"averaged.{key}"] = weights.averaged[key].detach().clone()
+            for moment, value in weights.optimiser.state[parameter].items():
+                tensors[f"optimiser.{moment}.{key}"] = value
+        metadata = {"progress": json.dumps(dataclasses.asdict(dataclasses.replace(progress, best={})))}
+        contents: dict[Checkpoint, dict[str, Tensor]] = {"last": tensors, "best": progress.best}
+        for which, kept in contents.items():
+            with written_whole(self._checkpoint(name, which)) as temporary:
+                save_file({key: value.contiguous() for key, value in kept.items()}, temporary, metadata=metadata)
+
+    def _restore(self, name: Stage, weights: Weights) -> Progress:
+        from safetensors import SafetensorError, safe_open
+
+        path = self._checkpoint(name, "last")
+        if not path.exists():
+            return Progress()
+        try:
+            with safe_open(path, framework="pt", device=str(self.device)) as file, torch.no_grad():
+                facts = json.loads(file.metadata()["progress"])
+                moments = {key.split(".")[1] for key in file.keys() if key.startswith("optimiser.")}  # noqa: SIM118
+                for key, parameter in weights.trained.items():
+                    parameter.copy_(file.get_tensor(f"trained.{key}"))
+                    weights.averaged[key].copy_(file.get_tensor(f"averaged.{key}"))
+                    weights.optimiser.state[parameter] = {
+                        moment: file.get_tensor(f"optimiser.{moment}.{key}") for moment in moments
+                    }
+                best = {key: file.get_tensor(f"best.{key}") for key in weights.trained}
+        except (SafetensorError, KeyError, TypeError, OSError, RuntimeError) as error:
+            advice = "delete it to train the stage anew"
+            raise BadRun(f"{path}: is no checkpoint of this run ({error}); {advice}") from error
+        return Progress(**{**facts, "best": best})
+
+    def _epochs_done(self, name: Stage) -> int:
+        from safetensors import safe_open
+
+        path = self._checkpoint(name, "last")
+        if not path.exists():
+            return 0
+        with safe_open(path, framework="pt") as file:
+            return int(json.loads(file.metadata()["progress"])["epochs"])
+
+    def _log(self, name: Stage, epoch: int, facts: dict[str, float]) -> None:
+        path = self.folder / "metrics.csv"
+        new = not path.exists()
+        with path.open("a", newline="", encoding="utf-8") as file:
+            rows = csv.DictWriter(file, METRICS, restval="")
+            if new:
+                rows.writeheader()
+            rows.writerow({"stage": name, "epoch": epoch, **{key: f"{value:.5f}" for key, value in facts.items()}})
+        step = epoch + sum(getattr(self.config, before).epochs for before in STAGES[: STAGES.index(name)])
+        if self._board is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # A resumed run tells some epochs again; purge_step hides what was told of them before.
+            self._board = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step)
+        for key, value in facts.items():
+            self._board.add_scalar(key, value, step)
+        self._board.flush()
+
+
+class Learner:
+    """One epoch's steps: the optimiser, the moving average, and the means of what was measured."""
+
+    def __init__(self, weights: Weights, *, decay: float, steps: int) -> None:
+        self.weights, self.decay, self.steps = weights, decay, steps
+        self._sums: dict[str, Tensor] = {}
+        self._first = steps
+
+    def step(self, loss: Tensor, facts: dict[str, Tensor]) -> None:
+        trained: list[Tensor] = list(self.weights.trained.values())
+        averaged: list[Tensor] = list(self.weights.averaged.values())
+        self.weights.optimiser.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(trained, MAX_GRADIENT_NORM)
+        self.weights.optimiser.step()
+        if self.decay:
+            # Early on the average follows closely, so that it is not held back by the first weights.
+            keep = min(self.decay, (1 + self.steps) / (10 + self.steps))
+            with torch.no_grad():
+                torch._foreach_lerp_(averaged, trained, 1 - keep)
+        self.steps += 1
+        for key, value in facts.items():
+            self._sums[key] = self._sums.get(key, torch.zeros_like(value)) + value
+
+    def means(self) -> dict[str, float]:
+        return {key: float(total) / (self.steps - self._first) for key, total in self._sums.items()}
+
+
+def learning_rate(stage: StageConfig, epoch: int) -> float:
+    """The learning rate of an epoch."""
+    if stage.schedule == "constant":
+        return stage.learning_rate
+    return stage.learning_rate * 0.5 * (1 + math.cos(math.pi * epoch / stage.epochs))
+
+
+def claim(folder: Path, config: Config, *, resume: bool) -> None:
+    """Make the run folder, or check that it is this run's."""
+    written = folder / "config.toml"
+    if not written.exists():
+        if resume:
+            raise BadRun(f"{folder}: no run to resume here; leave --resume out to start one")
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise BadRun(f"{folder}: is there already and is no run folder; name a new folder")
+        write_text(folder / "versions.json", json.dumps(_versions(), indent=2) + "\n")
+        write_text(written, to_toml(config))
+        return
+    if not resume:
+        raise BadRun(f"{folder}: holds a run already; --resume goes on with it, or name a new folder")
+    before = load_config(written)
+    if before != config:
+        lines = zip(to_toml(before).splitlines(), to_toml(config).splitlines(), strict=True)
+        old, new = next((old, new) for old, new in lines if old != new)
+        raise BadRun(f"{folder}: was begun with other settings ('{old}', now '{new}'); name a new folder")
+
+
+def card(folder: Path) -> dict[str, Any]:
+    """What `picknet info` tells of a run's model: how it came about and what it scored."""
+    stages: dict[str, dict[str, float]] = {}
+    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            cider = float(row["val_cider"])
+            if row["stage"] not in stages or cider > stages[row["stage"]]["val_cider"]:
+                picks = round(float(row["val_picks"]), 2)
+                stages[row["stage"]] = {"epoch": int(row["epoch"]), "val_cider": round(cider, 2), "val_picks": picks}
+    clips = json.loads((folder / "clips.json").read_text(encoding="utf-8"))
+    versions = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
+    counts = {split: {key: len(rows) for key, rows in parts.items()} for split, parts in clips.items()}
+    return {"stages": stages, "clips": counts, "versions": versions}
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version(), "machine": platform.machine()}
+    for package in ("picknet", "torch", "numpy", "av", "safetensors", "onnx"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "unknown"
+    return versions

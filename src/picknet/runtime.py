@@ -1,0 +1,291 @@
+"""A model folder's graphs as plain functions on arrays. The only file that imports OpenVINO.
+
+A model folder holds `config.toml`, `words.txt`, `card.json` (facts for people), `weights.safetensors`, and four ONNX
+graphs that refer to the weights by offset, so each weight is stored once. Nothing in it can run code.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from picknet.config import load_config
+from picknet.errors import PicknetError
+from picknet.text import Vocabulary
+
+Array = NDArray[Any]
+
+WEIGHTS = "weights.safetensors"
+SIGNATURES = {
+    "cnn": (
+        {"pixels": "u8 n image image 3"},
+        {"features": "f32 n feature"},
+    ),
+    "policy": (
+        {"glances": "u8 n glance glance", "templates": "u8 n glance glance"},  # templates: the last picked glances
+        {"logits": "f32 n 2"},  # drop, pick
+    ),
+    "encoder": (
+        {"features": "f32 n feature", "h": "f32 n state", "c": "f32 n state"},
+        {"next_h": "f32 n state", "next_c": "f32 n state"},
+    ),
+    "decoder": (
+        {"words": "i64 n", "video": "f32 n state", "state": "f32 n state"},
+        {"log_probabilities": "f32 n words", "next_state": "f32 n state"},
+    ),
+}
+"""Each graph's inputs and outputs: type and shape. n is any number; a name means the same size in all graphs."""
+PARTS = ("config.toml", "words.txt", "card.json", WEIGHTS, *(f"{graph}.onnx" for graph in SIGNATURES))
+
+COMPILE_SETTINGS = {
+    "PERFORMANCE_HINT": "LATENCY",
+    # Left alone, OpenVINO computes in f16 or bf16 where the processor can. On ARM that made EfficientNet-Lite2 1.7
+    # times as fast and moved its features by 1.6 %: too much to take it for granted that the words stay the same.
+    "INFERENCE_PRECISION_HINT": "f32",
+}
+MAX_HEADER_BYTES = 100_000_000
+"""The safetensors format's own limit for its header."""
+MEND = "export the model again"
+
+
+class BadModel(PicknetError):
+    """A model folder that cannot be used."""
+
+
+class State(NamedTuple):
+    """The encoder's memory, (n, state) each: all that is kept of the frames picked so far. h is the video v."""
+
+    h: Array
+    c: Array
+
+
+class Runtime:
+    """The four graphs of a model folder. All parts are checked at once; a graph is compiled when it is first used.
+
+    One thread at a time may use it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        _check_complete(self.folder)
+        self.card = _read_card(self.folder / "card.json")
+        self.config = load_config(self.folder / "config.toml")
+        self.vocabulary = _read_words(self.folder / "words.txt")
+        self._sizes = {
+            "image": (self.config.model.image_size, "config.toml"),
+            "state": (self.config.model.state_size, "config.toml"),
+            "words": (len(self.vocabulary), "words.txt"),
+        }
+        """What each size is, and which part says so."""
+        tensors = _read_tensor_spans(self.folder / WEIGHTS)
+        self._graphs: dict[str, Any] = {}
+        self._requests: dict[str, Any] = {}
+        for name in SIGNATURES:
+            path = self.folder / f"{name}.onnx"
+            _check_graph_file(path, tensors)
+            self._graphs[name] = _read_graph(path)
+            self._check_signature(name)
+
+    @property
+    def glance_size(self) -> int:
+        return self._sizes["glance"][0]
+
+    def features(self, pixels: Array) -> Array:
+        """pixels: (n, image, image, 3) uint8 RGB -> features: (n, feature)"""
+        return self._run("cnn", pixels=pixels)["features"]
+
+    def policy(self, glances: Array, templates: Array) -> Array:
+        """glances, templates (the last picked ones): (n, glance, glance) uint8 -> probabilities of picking: (n,)"""
+        logits = self._run("policy", glances=glances, templates=templates)["logits"]
+        # A softmax over two is the logistic function of their difference; written with tanh it cannot overflow.
+        probabilities: Array = 0.5 + 0.5 * np.tanh((logits[:, 1] - logits[:, 0]) / 2)
+        return probabilities
+
+    def start(self, count: int = 1) -> State:
+        """The memory of `count` videos before their first frame."""
+        zeros = np.zeros((count, self.config.model.state_size), dtype=np.float32)
+        return State(zeros, zeros)
+
+    def encode(self, features: Array, state: State) -> State:
+        """features: (n, feature), the memory so far -> the memory with this frame in it"""
+        results = self._run("encoder", features=features, h=state.h, c=state.c)
+        return State(results["next_h"], results["next_c"])
+
+    def decode(self, words: Array, video: Array, state: Array) -> tuple[Array, Array]:
+        """words: (n,) int64, video, state: (n, state) -> log-probabilities of what follows: (n, words), next state"""
+        results = self._run("decoder", words=words, video=video, state=state)
+        return results["log_probabilities"], results["next_state"]
+
+    def _run(self, name: str, **inputs: Array) -> Mapping[str, Array]:
+        if name not in self._requests:
+            self._requests[name] = self._compile(name)
+        results: Mapping[str, Array] = self._requests[name].infer(inputs)
+        return results
+
+    def _compile(self, name: str) -> Any:
+        import openvino
+
+        try:
+            return openvino.Core().compile_model(self._graphs[name], "CPU", COMPILE_SETTINGS).create_infer_request()
+        except RuntimeError as error:
+            raise BadModel(f"{self.folder / name}.onnx: cannot be compiled ({_gist(error)}); {MEND}") from error
+
+    def _check_signature(self, name: str) -> None:
+        path = self.folder / f"{name}.onnx"
+        inputs, outputs = SIGNATURES[name]
+        for expected, ports in ((inputs, self._graphs[name].inputs), (outputs, self._graphs[name].outputs)):
+            found = {next(iter(port.names), "?"): port for port in ports}
+            if len(ports) != len(expected) or found.keys() != expected.keys():
+                raise BadModel(f"{path}: has {', '.join(found)} where {', '.join(expected)} was expected; {MEND}")
+            for port_name, signature in expected.items():
+                port = found[port_name]
+                sizes = ["n" if size.is_dynamic else str(size.get_length()) for size in port.partial_shape]
+                self._check_port(path, port_name, [port.element_type.get_type_name(), *sizes], signature)
+
+    def _check_port(self, path: Path, port: str, found: list[str], signature: str) -> None:
+        expected = signature.split()
+        for symbol, size in zip(expected, found, strict=False):
+            if symbol == "n" or not (symbol.isalpha() and size.isdigit()):
+                continue
+            known, source = self._sizes.setdefault(symbol, (int(size), path.name))
+            if int(size) != known:
+                raise BadModel(
+                    f"{path}: {port} has {symbol} size {size}, but it is {known} in {source}: "
+                    f"they are parts of different models; {MEND}"
+                )
+        resolved = [str(self._sizes[symbol][0]) if symbol in self._sizes else symbol for symbol in expected]
+        if found != resolved:
+            raise BadModel(f"{path}: {port} is {' '.join(found)} where {signature} was expected; {MEND}")
+
+
+def _check_complete(folder: Path) -> None:
+    if not folder.is_dir():
+        raise BadModel(f"{folder}: {'is not a folder' if folder.exists() else 'no such folder'}; a model is a folder")
+    missing = [part for part in PARTS if not (folder / part).is_file() or not (folder / part).stat().st_size]
+    if missing:
+        raise BadModel(f"{folder}: is not a whole model: {', '.join(missing)} missing or empty; {MEND}")
+
+
+def _read_card(path: Path) -> dict[str, Any]:
+    try:
+        card = json.loads(_read_bytes(path))
+    except ValueError as error:
+        raise BadModel(f"{path}: is not JSON ({error}); {MEND}") from error
+    if not isinstance(card, dict):
+        raise BadModel(f"{path}: holds {type(card).__name__} where one JSON object was expected; {MEND}")
+    return card
+
+
+def _read_words(path: Path) -> Vocabulary:
+    # The number of words is held against the decoder's; what is left to notice is a last word that lost its end.
+    if not _read_bytes(path).endswith(b"\n"):
+        raise BadModel(f"{path}: is cut short: its last line has no end; {MEND}")
+    return Vocabulary.load(path)
+
+
+def _read_tensor_spans(path: Path) -> set[tuple[int, int]]:
+    """(offset in the file, bytes) of each tensor in a safetensors file, whose header must account for every byte."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            header_size = int.from_bytes(file.read(8), "little")
+            start = 8 + header_size
+            if header_size > MAX_HEADER_BYTES:
+                raise BadModel(f"{path}: is not a safetensors file; {MEND}")
+            if size < start:
+                raise BadModel(f"{path}: is cut short: {size} bytes, and its header alone needs {start}; {MEND}")
+            header = json.loads(file.read(header_size))
+        spans = [entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"]
+        tensors = {(start + int(first), int(last) - int(first)) for first, last in spans}
+    except OSError as error:
+        raise BadModel(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise BadModel(f"{path}: is not a safetensors file ({_gist(error)}); {MEND}") from error
+    end = max((offset + length for offset, length in tensors), default=start)
+    if size < end:
+        raise BadModel(f"{path}: is cut short: {size} bytes of {end}; {MEND}")
+    if size > end:
+        raise BadModel(f"{path}: has {size - end} bytes too many after its last tensor; {MEND}")
+    return tensors
+
+
+# A reference to external data as ONNX writes it: three (key, value) messages, each field 13 of its tensor.
+_EXTERNAL = re.compile(
+    rb"j.\n\x08location\x12.%b"
+    rb"j.\n\x06offset\x12.([0-9]{1,20})"
+    rb"j.\n\x06length\x12.([0-9]{1,20})" % re.escape(WEIGHTS.encode()),
+    re.DOTALL,
+)
+_GRAPH_FIELD = 7
+_MODEL_FIELDS = {1, 2, 3, 4, 5, 6, _GRAPH_FIELD, 8, 14, 20, 25, 26}
+"""The fields of an ONNX file (ModelProto)."""
+
+
+def _check_graph_file(path: Path, tensors: set[tuple[int, int]]) -> None:
+    """What OpenVINO would let pass: bytes added at the end, and weights that lie elsewhere than their tensors."""
+    content = _read_bytes(path)
+    fields = list(_top_level_fields(content))
+    if fields.count(_GRAPH_FIELD) != 1 or not _MODEL_FIELDS.issuperset(fields):
+        raise BadModel(f"{path}: is damaged or not an ONNX graph; {MEND}")
+    references = _EXTERNAL.findall(content)
+    # However a reference may be encoded, it spells "location".
+    if content.count(b"location") != len(references):
+        raise BadModel(f"{path}: refers to weights outside {WEIGHTS}, which is not allowed; {MEND}")
+    for offset, length in references:
+        if (int(offset), int(length)) not in tensors:
+            raise BadModel(
+                f"{path}: there is no tensor of {int(length)} bytes at byte {int(offset)} of {WEIGHTS}: "
+                f"they are parts of different models; {MEND}"
+            )
+
+
+def _top_level_fields(message: bytes) -> Iterator[int]:
+    """The field numbers of a protocol-buffer message of numbers and strings; a last -1 if it does not end well."""
+    position = 0
+    try:
+        while position < len(message):
+            tag, position = _varint(message, position)
+            value, position = _varint(message, position)
+            kind = tag & 7
+            if kind == 2:  # a string or a message, and value is its length
+                position += value
+            yield tag >> 3 if kind in (0, 2) and position <= len(message) else -1
+    except IndexError:
+        yield -1
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while message[position] >= 0x80:
+        value |= (message[position] & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+    return value | message[position] << shift, position + 1
+
+
+def _read_graph(path: Path) -> Any:
+    # Core.read_model would offer a damaged file to every other format it knows, and they complain on stderr.
+    from openvino.frontend import FrontEndManager
+
+    frontend = FrontEndManager().load_by_framework("onnx")
+    try:
+        return frontend.convert(frontend.load(str(path)))
+    except Exception as error:  # OpenVINO's own errors share no base class
+        raise BadModel(f"{path}: is not a graph that OpenVINO can read ({_gist(error)}); {MEND}") from error
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadModel(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _gist(error: Exception) -> str:
+    """OpenVINO's messages are many lines long; the last one says what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__

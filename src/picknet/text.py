@@ -1,0 +1,198 @@
+"""Words: one tokeniser for training and evaluation, and the vocabulary that numbers its words.
+
+The COCO evaluation code tokenises with Stanford's Java PTBTokenizer, lower-cases and drops punctuation. `tokenise` does
+the same without Java, so that the words a captioner learns are the words it is scored on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from picknet import files
+from picknet.errors import PicknetError
+
+PAD, BOS, EOS, UNK = 0, 1, 2, 3
+SPECIAL_WORDS = ("<pad>", "<bos>", "<eos>", "<unk>")
+
+
+class BadVocabulary(PicknetError):
+    """A words file is missing or is not the list of words it should be."""
+
+
+# --- Tokens -----------------------------------------------------------------------------------------------------------
+
+# Abbreviations keep their full stop. The Java code was asked about every word of up to four letters, every word of the
+# captions of MSVD, MSR-VTT, COCO and Flickr8k, and a few dozen longer abbreviations; it keeps the full stop of these.
+_ABBREVIATIONS = """
+    adj adm adv al ala alex apr ariz assn assoc asst attys? aug ave bancorp bhd bldg blvd brig bros calif capt cf
+    cie cmdr col? colo comdr conn corp cos cpl ct dak dec dept det drs? elec ens esq est etc ext feb fla fri ft ga
+    gen govs? hon inc ind insp intl invt jan jos jr jul jun kans? ky lieut lt ltd maj mar md messrs mfg mich minn
+    mlle mme mon? mont mr mrs ms msgr mt mtg natl neb nev nov oct okla penn pfc ph(?:\\.d)? plc ppte ppty pres
+    profs? ptes? ptys? pvt rd reps? rev rt sens? sept? seq sfc sgt spc sq sr ste? supts? sys tel tenn thu thurs
+    tues? univ va vs vt wed wisc? wm wyo
+"""
+# These are words too, and abbreviate the name of a state only when capitalised.
+_STATES = "Ark Az Del Ill La Mass Miss Ore Pa Tex Wash"
+# These abbreviate only before a number: "no. 5".
+_NUMBERED = "art ca figs? nos? op pp prop"
+# A single letter keeps its full stop ("J. Smith") unless one of these begins the next sentence ("vitamin C. The"), or
+# the caption ends: there Java reads on into the next caption, which mostly begins with one of them.
+_SENTENCE_STARTS = """
+    A About According After An As At But Earlier He Her Here However If In It Last Many More Now Once One Other Our She
+    Since So Some Such That The Their Then There These They This We What When While Yet You
+"""
+_SPLIT_WORDS = {
+    "cannot": ["can", "not"],
+    "gimme": ["gim", "me"],
+    "gonna": ["gon", "na"],
+    "gotta": ["got", "ta"],
+    "lemme": ["lem", "me"],
+    "wanna": ["wan", "na"],
+}
+# The COCO code means to drop these names, but looks for them in capitals, when all is lower case already: they stay.
+_BRACKETS = str.maketrans({"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"})
+_ASCII_FOR = str.maketrans(
+    {"‘": "'", "’": "'", "“": '"', "”": '"', "–": " -- ", "—": " -- ", "…": " ... ", "\N{SOFT HYPHEN}": None}
+    | {"£": "#", "€": "$", "¢": " cents ", "¼": " 1/4 ", "½": " 1/2 ", "¾": " 3/4 "}
+)
+
+
+def _any_of(words: str) -> str:
+    return "|".join(words.split())
+
+
+# What is found is kept, what is not (commas, quotes, dashes) is dropped. The first reading that fits wins.
+_TOKEN = re.compile(
+    r"""
+    \s*(
+      [A-Za-z]+(?!\S)                                        # a word with nothing on to it: nearly all of them
+    | (?:https?://|www\.)[^\s"<>]+[^\s"<>.,!?;:')]           # addresses of pages,
+    | ALNUM[^\s"<>|()@]*@ALNUM(?:[\w.-]*ALNUM)?              # of people,
+    | @LETTER\w* | \#LETTER+                                 # handles and tags
+    | </?[A-Za-z][^\s<>]*>
+    | ALNUM+(?:-LETTER+){0,2}(?:/ALNUM+(?:-LETTER+){0,2}){1,2}   # and/or, 1/2
+    | ALNUM(?:ALNUM|[.,])*(?:-ALNUM+)+                       # tri-colored, 3,000-seat, 10-15
+    | [A-Z]+(?:[&+][A-Z]+)+                                  # R&B, only in capitals
+    | (?i:[a-z]\.(?:[a-z]\.)+)(?!ALNUM)                      # T.V.
+    | [A-Za-z]\.(?!ALNUM)(?!\s+(?:SENTENCE_STARTS)\b|\s*\Z)   # J. Smith
+    | (?i:ABBREVIATIONS)\.(?!LETTER)                         # etc.
+    | (?:STATES)\.(?!LETTER)
+    | (?i:NUMBERED)\.(?=\s*\d)
+    | LETTERALNUM*(?:[.!?]LETTERALNUM*)*\.(?=[,;:])          # a full stop inside a sentence belongs to its word
+    | LETTER*[^\W\d_nN](?=(?i:n't)(?!LETTER))                # do|n't
+    | (?i:n't)(?!LETTER)
+    | (?i:[a-hj-su-xz]'(?!(?:ll|re|ve)(?!LETTER))[a-z]{2,}|ma'am|dunkin'|somethin'|ol')   # o'clock
+    | (?i:'(?:[dms]|ll|re|ve)(?!ALNUM)|'n'?(?!LETTER)|'em|'till?|'cause|'t(?=is|was)|y'(?=all))    # it|'s, 'n', 'em
+    | '\d\ds?(?!ALNUM)                                       # '90s
+    | [+-]?(?:\d+(?:[.,:/]\d+)+|\.\d+)                       # 10:30, 0.5
+    | [+-]?\d+(?!ALNUM)
+    | LETTERALNUM*(?:[.!?]LETTERALNUM*)+                     # sits.under, where a space was forgotten
+    | ALNUM+(?:_ALNUM+)*
+    | [:;=][-']?[()\[\]DPdp|](?!LETTER)                      # =D
+    | [!?]{2,} | \*+ | _+                                    # alone, ! and ? are punctuation; in company they stay
+    | [^\w\s.,:;!?'"`\u200b-\u200f\ufeff\U00010000-\U0010ffff-]   # any other sign: %, &, $, /, ...
+    )"""
+    .replace("SENTENCE_STARTS", _any_of(_SENTENCE_STARTS))
+    .replace("ABBREVIATIONS", _any_of(_ABBREVIATIONS))
+    .replace("STATES", "|".join(f"{state[0]}(?i:{state[1:]})" for state in _STATES.split()))
+    .replace("NUMBERED", _any_of(_NUMBERED))
+    .replace("LETTER", r"[^\W\d_]")
+    .replace("ALNUM", r"[^\W_]"),
+    re.VERBOSE,
+)
+_PLAIN = re.compile(r"[A-Za-z ]*")
+
+
+def tokenise(caption: str) -> list[str]:
+    """The lower-case words of a caption, punctuation dropped, as the COCO evaluation code finds them.
+
+    >>> tokenise("A man doesn't like the dog's T-shirt.")
+    ['a', 'man', 'does', "n't", 'like', 'the', 'dog', "'s", 't-shirt']
+    """
+    if _PLAIN.fullmatch(caption):  # most captions: nothing but words and spaces
+        tokens = caption.lower().split()
+    else:
+        if not caption.isascii():
+            caption = caption.translate(_ASCII_FOR)
+        tokens = " ".join(_TOKEN.findall(caption)).lower().translate(_BRACKETS).split()
+    if _SPLIT_WORDS.keys().isdisjoint(tokens):
+        return tokens
+    return [part for token in tokens for part in _SPLIT_WORDS.get(token, [token])]
+
+
+# --- Vocabulary -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The words a captioner knows; a word's id is its place in `words`."""
+
+    words: tuple[str, ...]
+    """words[id]; the first four are `SPECIAL_WORDS`."""
+
+    def __post_init__(self) -> None:
+        if self.words[: len(SPECIAL_WORDS)] != SPECIAL_WORDS:
+            raise BadVocabulary(
+                f"a vocabulary begins with the words {' '.join(SPECIAL_WORDS)} "
+                f"(got: {' '.join(self.words[: len(SPECIAL_WORDS)]) or 'nothing'})"
+            )
+        lines: dict[str, int] = {}
+        for line, word in enumerate(self.words, start=1):
+            if not word or word.split() != [word]:
+                raise BadVocabulary(f"line {line}: {word!r} is not a word (one word a line, no blanks)")
+            if lines.setdefault(word, line) != line:
+                raise BadVocabulary(f"line {line}: {word!r} stands on line {lines[word]} already (each word once)")
+
+    @classmethod
+    def from_captions(cls, captions: Iterable[Sequence[str]], *, min_count: int) -> Vocabulary:
+        """The words found at least `min_count` times in tokenised captions, by falling count, then by alphabet."""
+        counts = Counter(word for caption in captions for word in caption if word not in SPECIAL_WORDS)
+        kept = [word for word, count in counts.items() if count >= min_count]
+        return cls((*SPECIAL_WORDS, *sorted(kept, key=lambda word: (-counts[word], word))))
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def encode(self, tokens: Sequence[str], *, max_words: int | None = None) -> list[int]:
+        """The ids of the first `max_words` tokens, `UNK` for an unknown one; `BOS` and `EOS` are not added."""
+        return [self._ids.get(token, UNK) for token in tokens[:max_words]]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The sentence that `ids` spell up to the first `EOS`; `BOS` and `PAD` are skipped."""
+        words = []
+        for word_id in ids:
+            if word_id == EOS:
+                break
+            if word_id not in (BOS, PAD):
+                words.append(self.words[word_id])
+        return " ".join(words)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the words, one a line, in UTF-8."""
+        files.write_text(path, "".join(f"{word}\n" for word in self.words))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Vocabulary:
+        """Read what `save` wrote."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except OSError as error:
+            raise BadVocabulary(f"{path}: cannot be read ({error.strerror or error})") from error
+        except UnicodeDecodeError as error:
+            raise BadVocabulary(f"{path}: not UTF-8 text (byte {error.start}: {error.reason})") from error
+        try:
+            return cls(tuple(text.removesuffix("\n").split("\n")))
+        except BadVocabulary as error:
+            raise BadVocabulary(f"{path}: {error}") from None
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        # The special words are left out: a caption that happens to say "<eos>" has an unknown word there, not an end.
+        known = self.words[len(SPECIAL_WORDS) :]
+        return {word: word_id for word_id, word in enumerate(known, start=len(SPECIAL_WORDS))}

@@ -1,0 +1,339 @@
+"""Frames out of video files. The only file that imports PyAV.
+
+A `Video` is read front to back, as often as it is sampled; each pass opens the file anew, so passes never disturb each
+other. A `Frame` stays in the decoder's own pixel format: a glance costs one small scaling of its luma plane, and colour
+is computed for the few frames whose pixels somebody asks for.
+"""
+
+import contextlib
+import itertools
+import math
+import os
+import stat
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.stream import Disposition, Stream
+from av.video.reformatter import Interpolation, VideoReformatter
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+from picknet.errors import PicknetError
+
+GLANCE_SIZE = 56
+"""Height and width of a glance, the small grey picture on which picking is decided."""
+
+# The suffixes .ts and .mts are left out: in most folders they are TypeScript.
+VIDEO_SUFFIXES = frozenset(
+    {".3gp", ".avi", ".flv", ".gif", ".h264", ".h265", ".hevc", ".m2ts", ".m4v"}
+    | {".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"}
+)
+"""The lower-case file name endings a folder is searched for."""
+
+_SWSCALE_COLORSPACES = frozenset({0, 1, 2, 4, 5, 6, 7, 9})
+_UNSPECIFIED_COLORSPACE = 2
+
+_STAMP_ERROR = 0.0005
+"""Seconds by which a container may round a frame's time: Matroska keeps whole milliseconds."""
+
+_TOLERATED_GAP = 0.3
+"""Seconds that a file's stored length, its data and its last frame may differ by and still be called healthy."""
+
+
+class UnreadableVideo(PicknetError):
+    """A file no frame can be had from; the message starts with its path."""
+
+
+class Frame:
+    """A decoded frame, held as the decoder left it.
+
+    index: its position among the sampled frames, 0, 1, 2 …
+    seconds: its presentation time, counted from the video's first frame.
+    """
+
+    __slots__ = ("_glance", "_picture", "index", "seconds")
+
+    def __init__(self, picture: av.VideoFrame, *, index: int, seconds: float) -> None:
+        if picture.colorspace not in _SWSCALE_COLORSPACES:
+            # A rare or reserved matrix that the scaler refuses; the usual one serves far better than no picture.
+            picture.colorspace = _UNSPECIFIED_COLORSPACE
+        self.index = index
+        self.seconds = seconds
+        self._picture = picture
+        self._glance: NDArray[np.uint8] | None = None
+
+    @classmethod
+    def from_pixels(cls, pixels: NDArray[np.uint8], *, index: int, seconds: float) -> Self:
+        """A frame of one's own. pixels: RGB (H, W, 3), copied."""
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
+            raise ValueError(f"a frame is RGB (H, W, 3) of uint8, not {pixels.shape} of {pixels.dtype}")
+        picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
+        return cls(picture, index=index, seconds=seconds)
+
+    def glance(self) -> NDArray[np.uint8]:
+        """The frame small, grey and upright: (56, 56), 0 black to 255 white, computed once and read-only.
+
+        Each value is the mean luma of its part of the frame (interpolated where the frame is narrower than a glance).
+        It comes from the luma plane alone, without colour conversion; only the range is stretched where the video
+        keeps black at 16 and white at 235, so that every source gives the same glance of the same scene.
+        """
+        if self._glance is None:
+            # Bit-exact, so that the same frame is picked on every machine.
+            how = Interpolation.AREA | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
+            self._glance = self._scaled(GLANCE_SIZE, GLANCE_SIZE, "gray", how)
+            self._glance.flags.writeable = False
+        return self._glance
+
+    def pixels(self, size: int | None = None) -> NDArray[np.uint8]:
+        """The frame in colour and upright: RGB (H, W, 3), or squashed to (size, size, 3)."""
+        if size is None:
+            return self._scaled(self._picture.width, self._picture.height, "rgb24", Interpolation.BILINEAR)
+        return self._scaled(size, size, "rgb24", Interpolation.BICUBIC)
+
+    def _scaled(self, width: int, height: int, pixel_format: str, how: Interpolation) -> NDArray[np.uint8]:
+        # A scaler of its own for each call: one kept with the frame would weigh more than the frame, and threads
+        # for so small a task cost more than they bring.
+        scaled = VideoReformatter().reformat(
+            self._picture, width, height, format=pixel_format, interpolation=how, threads=1
+        )
+        return np.array(np.rot90(scaled.to_ndarray(), _quarter_turns(self._picture)))
+
+
+class Video:
+    """A video file. Use it as a context manager: `with Video(path) as video:`.
+
+    width, height: of an upright frame.
+    seconds: the video's length, or None where the file does not tell.
+
+    Opening decodes the first frame, so a file that is no video is refused here and not half-way through the work.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._breaks_off: str | None = None
+        self._undecodable: str | None = None
+        self._opened = contextlib.ExitStack()
+        _check_file(self.path)
+        with self._reading() as (container, stream):
+            self.seconds = _stored_seconds(container, stream)
+            picture, _ = next(self._frames(container, stream))
+        sides = (picture.width, picture.height)
+        self.width, self.height = sides if _quarter_turns(picture) % 2 == 0 else sides[::-1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._opened.close()
+
+    @property
+    def damage(self) -> str | None:
+        """What is lost of the file, in one line, as far as it has been read; None for a healthy file."""
+        return "; ".join(filter(None, (self._breaks_off, self._undecodable))) or None
+
+    def sample_evenly(self, *, count: int = 30) -> Iterator[Frame]:
+        """Yield the middle frames of `count` equal parts: frame ⌊(i + ½) n / count⌋ of n; all n where n ≤ count.
+
+        n is the number of packets, read without decoding. A frame is then known by its presentation time, not by
+        counting: where a packet turns out to hold no frame (a hidden reference, a damaged part), the next frame stands
+        in and all others keep their places, evenly spaced; a long damage leaves a gap, so fewer frames come. Packets
+        without a presentation time of their own cannot be trusted to be frames: such a file is decoded once to count.
+        """
+        times = self._presentation_times()
+        num_frames = len(times) if times else self._count_frames()
+        wanted = [(2 * i + 1) * num_frames // (2 * count) for i in range(count)]
+        if num_frames <= count:
+            wanted = list(range(num_frames))
+        with self._reading() as (container, stream):
+            index = num_served = 0
+            for number, (picture, seconds) in enumerate(self._frames(container, stream)):
+                position = bisect_left(times, picture.pts) if times and picture.pts is not None else number
+                if num_served < len(wanted) and position >= wanted[num_served]:
+                    yield Frame(picture, index=index, seconds=seconds)
+                    num_served = bisect_right(wanted, position)
+                    index += 1
+
+    def sample_by_time(self, *, fps: float = 1.0) -> Iterator[Frame]:
+        """Yield, as it is decoded, the first frame at or after each of 0, 1/fps, 2/fps … seconds.
+
+        A frame that is the first after several of these moments (the picture stood still) is yielded once.
+        """
+        with self._reading() as (container, stream):
+            index = next_tick = 0
+            for picture, seconds in self._frames(container, stream):
+                ticks = (seconds + _STAMP_ERROR) * fps
+                if ticks >= next_tick:
+                    yield Frame(picture, index=index, seconds=seconds)
+                    next_tick = math.floor(ticks) + 1
+                    index += 1
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[tuple[InputContainer, VideoStream]]:
+        """The file, opened for one pass from its start; what is still open when the video is left is closed then."""
+        container = self._opened.enter_context(_open(self.path))
+        try:
+            yield container, _video_stream(container, self.path)
+        finally:
+            container.close()
+
+    def _presentation_times(self) -> list[int] | None:
+        """When each frame is shown, sorted, in the stream's unit; None where the packets do not tell."""
+        with self._reading() as (container, stream):
+            stamps = [(p.pts, p.dts) for p in self._packets(container, stream) if not p.is_discard]
+            guessed = _guesses_times(container) and any(pts != dts for pts, dts in stamps)
+        shown = {pts for pts, _ in stamps if pts is not None}
+        decoded = [dts for _, dts in stamps if dts is not None]
+        if guessed or len(shown) < len(stamps) or decoded != sorted(decoded):
+            return None
+        return sorted(shown)
+
+    def _count_frames(self) -> int:
+        with self._reading() as (container, stream):
+            return sum(1 for _ in self._frames(container, stream))
+
+    def _packets(self, container: InputContainer, stream: VideoStream) -> "Iterator[av.Packet[Stream]]":
+        """The video's packets; a file that breaks off is noted."""
+        reached = 0.0
+        reason = ""
+        try:
+            # Packets of all streams, since the stored length is that of the longest, often the sound.
+            for packet in container.demux():
+                if packet.size == 0:
+                    continue  # a decoder would take an empty packet for the end
+                if packet.pts is not None:
+                    reached = max(reached, (packet.pts + (packet.duration or 0)) * float(packet.time_base))
+                if packet.stream_index == stream.index:
+                    yield packet
+        except av.FFmpegError as error:
+            reason = f" ({error.strerror})"
+        reached -= (container.start_time or 0) / av.time_base
+        length = (container.duration or 0) / av.time_base
+        if reason or 0 < reached < length - _TOLERATED_GAP:
+            self._breaks_off = f"the file breaks off after {max(reached, 0.0):.1f} of {length:.1f} s{reason}"
+
+    def _pictures(self, container: InputContainer, stream: VideoStream) -> Iterator[av.VideoFrame]:
+        """Every picture that decodes, in the order shown; what does not decode is noted and passed over."""
+        stream.thread_type = "AUTO"
+        num_packets = num_pictures = num_whole = 0
+        last_packet = last_picture = stream.start_time or 0
+        lost_at: int | None = None
+        for packet in itertools.chain(self._packets(container, stream), [None]):  # None empties the decoder
+            healthy = True
+            if packet is not None and not packet.is_discard:
+                num_packets += 1
+                last_packet = packet.pts if packet.pts is not None else last_packet
+                healthy = not packet.is_corrupt
+            try:
+                pictures = stream.decode(packet)
+            except av.FFmpegError:
+                pictures, healthy = [], False
+            for picture in pictures:
+                num_pictures += 1
+                num_whole += not picture.is_corrupt
+                last_picture = picture.pts if picture.pts is not None else last_picture
+                healthy = healthy and not picture.is_corrupt
+                yield picture
+            if not healthy and lost_at is None:
+                lost_at = last_picture  # decoding in several threads, the packet at fault is some way back
+                self._undecodable = f"some of its data cannot be decoded{_since_start(lost_at, stream)}"
+        if num_pictures == 0:
+            what = f"none of its {num_packets} frames can be decoded" if num_packets else "its video stream is empty"
+            raise UnreadableVideo(f"{self.path}: {what}")
+        gap = (last_packet - last_picture) * float(stream.time_base or 1)
+        if lost_at is None and (gap > _TOLERATED_GAP or 2 * num_pictures < num_packets - 1):
+            # Some decoders pass over rubbish without a word. (Half as many pictures as packets is healthy: fields.)
+            lost_at = last_picture
+        if lost_at is not None:
+            num_lost = max(num_packets - num_whole, 1)
+            since = _since_start(lost_at, stream)
+            self._undecodable = f"{num_lost} of {num_packets} frames are lost or damaged{since}"
+
+    def _frames(self, container: InputContainer, stream: VideoStream) -> Iterator[tuple[av.VideoFrame, float]]:
+        """Every picture that decodes, with its seconds from the first one, which only ever increase."""
+        unit = float(stream.time_base or 1)
+        step = 1 / float(stream.average_rate or stream.guessed_rate or 25)
+        start, seconds = math.inf, -step
+        for picture in self._pictures(container, stream):
+            time = seconds + step  # without times of their own, frames follow each other at the stream's rate
+            if picture.pts is not None and not _guesses_times(container):
+                time = picture.pts * unit - start
+                if time < seconds - _TOLERATED_GAP:
+                    # The first frame; or times are set back, as in joined recordings, and go on from where they were.
+                    start = picture.pts * unit - (seconds + step)
+            seconds = time if time > seconds else seconds + step
+            yield picture, seconds
+
+
+def _check_file(path: Path) -> None:
+    """Refuse what is not a file with something in it, in words of our own."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        raise UnreadableVideo(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:  # ValueError: a name no file can have
+        raise UnreadableVideo(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    if stat.S_ISDIR(found.st_mode):
+        raise UnreadableVideo(f"{path}: is a folder, not a video")
+    if not stat.S_ISREG(found.st_mode):
+        raise UnreadableVideo(f"{path}: is not a regular file")
+    if found.st_size == 0:
+        raise UnreadableVideo(f"{path}: the file is empty")
+
+
+def _open(path: Path) -> InputContainer:
+    try:
+        # With its protocol in front, a name such as "a:b.mp4" is not taken for an address.
+        return av.open(f"file:{path.absolute()}")
+    except av.InvalidDataError:
+        with path.open("rb") as file:
+            begins_as_mp4 = file.read(8)[4:] == b"ftyp"
+        if begins_as_mp4:
+            raise UnreadableVideo(f"{path}: an unfinished or damaged MP4 (its index, 'moov', is missing)") from None
+        raise UnreadableVideo(f"{path}: not a known video format") from None
+    except av.EOFError:
+        raise UnreadableVideo(f"{path}: the file ends before its first frame") from None
+    except av.FFmpegError as error:
+        raise UnreadableVideo(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _video_stream(container: InputContainer, path: Path) -> VideoStream:
+    """The stream to watch: the one FFmpeg thinks best, covers of music aside."""
+    covers = [stream for stream in container.streams.video if stream.disposition & Disposition.attached_pic]
+    videos = [stream for stream in container.streams.video if stream not in covers]
+    if not videos:
+        kinds = {"cover picture" if stream in covers else stream.type or "unknown" for stream in container.streams}
+        raise UnreadableVideo(f"{path}: no video stream found (streams: {', '.join(sorted(kinds)) or 'none'})")
+    best = container.streams.best("video")
+    stream = best if isinstance(best, VideoStream) and best in videos else videos[0]
+    if stream.codec_context is None:
+        raise UnreadableVideo(f"{path}: no decoder for its video codec")
+    return stream
+
+
+def _guesses_times(container: InputContainer) -> bool:
+    """AVI stores the order of decoding alone: times of display are guesses, wrong for packed B-frames."""
+    return container.format.name == "avi"
+
+
+def _stored_seconds(container: InputContainer, stream: VideoStream) -> float | None:
+    if stream.duration is not None and stream.time_base:
+        return float(stream.duration * stream.time_base)
+    return container.duration / av.time_base if container.duration is not None else None
+
+
+def _since_start(stamp: int, stream: VideoStream) -> str:
+    """A phrase for where in the video a stamp lies; empty for a stream without times."""
+    if stream.start_time is None:
+        return ""
+    return f", the first after {(stamp - stream.start_time) * float(stream.time_base or 1):.1f} s"
+
+
+def _quarter_turns(picture: av.VideoFrame) -> int:
+    """How often to turn the picture left by 90° to set it upright, as its display matrix asks."""
+    return round(picture.rotation / 90) % 4

@@ -1,0 +1,197 @@
+"""Test clips, made on the spot: tiny videos whose every frame says which one it is.
+
+The upper half of a frame holds its number as eight black or white blocks, most significant first; the lower half is
+red on the left and blue on the right. So a test can read from the decoded pixels which frame it was given
+(`number_of`), that it stands upright, and that red is red.
+"""
+
+import io
+from collections.abc import Collection, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+from av.stream import Disposition
+from numpy.typing import NDArray
+from PIL import Image
+
+WIDTH, HEIGHT = 96, 64
+_MILLISECOND = Fraction(1, 1000)
+
+
+def picture(number: int, *, width: int = WIDTH, height: int = HEIGHT) -> NDArray[np.uint8]:
+    """The frame with this number (0 to 255): RGB (height, width, 3)."""
+    pixels = np.zeros((height, width, 3), dtype=np.uint8)
+    for block in range(8):
+        if number >> (7 - block) & 1:
+            pixels[: height // 2, block * width // 8 : (block + 1) * width // 8] = 255
+    pixels[height // 2 :, : width // 2] = (200, 30, 30)
+    pixels[height // 2 :, width // 2 :] = (30, 30, 200)
+    return pixels
+
+
+def number_of(pixels: NDArray[np.uint8]) -> int:
+    """Read a frame's number back: from RGB (H, W, 3) or grey (H, W) pixels of any size."""
+    height, width = pixels.shape[:2]
+    number = 0
+    for block in range(8):
+        # The block's middle only, away from what coding and scaling smear over its edges.
+        left, right = (8 * block + 2) * width // 64, (8 * block + 6) * width // 64
+        number = number << 1 | int(pixels[height // 8 : height * 3 // 8, left : right + 1].mean() > 127)
+    return number
+
+
+def write_clip(
+    path: Path,
+    *,
+    num_frames: int = 60,
+    codec: str = "libx264",
+    pixel_format: str = "yuv420p",
+    width: int = WIDTH,
+    height: int = HEIGHT,
+    fps: int = 25,
+    milliseconds: Sequence[int] | None = None,
+    options: dict[str, str] | None = None,
+    rotation: int = 0,
+    with_audio: bool = False,
+    index_first: bool = False,
+    seekable: bool = True,
+) -> Path:
+    """Write frames 0 … num_frames − 1 to `path`.
+
+    milliseconds: each frame's own time. options: the codec's. rotation: the flag's angle, counter-clockwise.
+    index_first: an MP4 ready for streaming. seekable: without it, as to a pipe, a file learns its length too late.
+    """
+    target = str(path) if seekable else _Pipe(path)
+    container_options = {"movflags": "faststart"} if index_first else {}
+    kind = None if seekable else {".mkv": "matroska"}[path.suffix]
+    with av.open(target, "w", format=kind, options=container_options) as output:
+        stream = output.add_stream(codec, rate=fps, options=_options(codec) | (options or {}))
+        stream.width, stream.height, stream.pix_fmt = width, height, pixel_format
+        if milliseconds is not None:
+            stream.codec_context.time_base = _MILLISECOND
+        if rotation:
+            stream.set_display_rotation(rotation)
+        audio = output.add_stream("aac", rate=16000) if with_audio else None
+        for number in range(num_frames):
+            frame = av.VideoFrame.from_ndarray(picture(number, width=width, height=height), format="rgb24")
+            frame.pts = number if milliseconds is None else milliseconds[number]
+            frame.time_base = Fraction(1, fps) if milliseconds is None else _MILLISECOND
+            output.mux(stream.encode(frame))
+        output.mux(stream.encode(None))
+        if audio is not None:
+            _write_silence(output, audio, seconds=num_frames / fps)
+    return path
+
+
+class _Pipe:
+    """A file that can only be written to."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+
+    def write(self, data: bytes) -> int:
+        return self._file.write(data)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def write_gif(path: Path, *, num_frames: int = 60, milliseconds: int = 40) -> Path:
+    """An animated GIF, written by Pillow: a palette of few colours, one for the whole clip."""
+    frames = [Image.fromarray(picture(number)).quantize(16) for number in range(num_frames)]
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=milliseconds, loop=0, disposal=1)
+    return path
+
+
+def write_av1(path: Path, *, num_frames: int = 60, fps: int = 25) -> Path:
+    """AV1 in any container: Pillow encodes the pictures as an AVIF sequence, whose packets are moved over."""
+    frames = [Image.fromarray(picture(number)) for number in range(num_frames)]
+    sequence = io.BytesIO()
+    frames[0].save(
+        sequence, "AVIF", save_all=True, append_images=frames[1:], duration=1000 // fps, speed=10, max_threads=1
+    )
+    sequence.seek(0)
+    return remux(sequence, path)
+
+
+def write_packed_avi(path: Path, *, num_frames: int = 60, fps: int = 25) -> Path:
+    """MPEG-4 in AVI as DivX wrote it: a P- and the following B-frame in one packet, then a packet that says "nothing".
+
+    FFmpeg does not write such files, so its packets are joined here by hand.
+    """
+    with av.open(str(path), "w") as output:
+        stream = output.add_stream("mpeg4", rate=fps, options={"bf": "1", "g": "20"})
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        frames = [av.VideoFrame.from_ndarray(picture(number), format="rgb24") for number in range(num_frames)]
+        coded = [bytes(packet) for frame in [*frames, None] for packet in stream.encode(frame)]
+        # The name of the encoder ends in "p" for "packed"; a decoder looks for it in the first packet.
+        first_picture = coded[0].index(b"\0\0\1\xb6")
+        coded[0] = coded[0][:first_picture] + b"\0\0\1\xb2DivX503b1393p" + coded[0][first_picture:]
+        packed: list[bytes] = []
+        for data in coded:
+            if data[data.index(b"\0\0\1\xb6") + 4] >> 6 == 0b10:  # a B-frame
+                packed[-1] += data
+                # A P-frame that is "not coded": type 01, no full second, 1, five bits of time, 1, not coded 0, padding.
+                packed.append(b"\0\0\1\xb6" + bytes([0b01_0_1_0000, 0b0_1_0_01111]))
+            else:
+                packed.append(data)
+        for number, data in enumerate(packed):
+            packet = av.Packet(data)
+            packet.stream, packet.time_base = stream, Fraction(1, fps)
+            packet.pts = packet.dts = number
+            packet.is_keyframe = number == 0
+            output.mux(packet)
+    return path
+
+
+def write_audio(path: Path, *, cover: bool = False) -> Path:
+    """A file with sound alone, or with a cover picture beside it."""
+    with av.open(str(path), "w", format="mp4") as output:
+        audio = output.add_stream("aac", rate=16000)
+        if cover:
+            stream = output.add_stream("mjpeg", rate=1)
+            stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuvj420p"
+            stream.disposition = Disposition.attached_pic
+            output.mux(stream.encode(av.VideoFrame.from_ndarray(picture(0), format="rgb24")))
+            output.mux(stream.encode(None))
+        _write_silence(output, audio, seconds=1.0)
+    return path
+
+
+def remux(source: Path | io.BytesIO, path: Path, *, ruined: Collection[int] = ()) -> Path:
+    """Move the video packets of `source` into another container; the `ruined` ones by number lose their content."""
+    with av.open(source if isinstance(source, io.BytesIO) else str(source)) as given:
+        # An AVIF sequence has a still picture, too, beside its track of frames.
+        video = max(given.streams.video, key=lambda stream: stream.frames)
+        with av.open(str(path), "w") as output:
+            stream = output.add_stream_from_template(video, opaque=True)
+            for number, packet in enumerate(given.demux(video)):
+                if packet.size:
+                    if number in ruined:
+                        packet.update(b"\xff" * packet.size)
+                    packet.stream = stream
+                    output.mux(packet)
+    return path
+
+
+def _options(codec: str) -> dict[str, str]:
+    return {
+        "libx264": {"preset": "ultrafast", "bf": "2", "x264-params": "keyint=20"},
+        "libx265": {"preset": "ultrafast", "x265-params": "log-level=none:keyint=20:pools=1"},
+        "libvpx": {"deadline": "realtime", "cpu-used": "8"},
+        "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8"},
+        "mpeg4": {"bf": "2", "g": "20"},
+    }.get(codec, {})
+
+
+def _write_silence(output: av.container.OutputContainer, stream: av.AudioStream, *, seconds: float) -> None:
+    frame_size = 1024
+    for start in range(0, int(seconds * stream.rate), frame_size):
+        frame = av.AudioFrame(format="s16", layout="stereo", samples=frame_size)
+        for plane in frame.planes:
+            plane.update(bytes(plane.buffer_size))
+        frame.sample_rate, frame.pts = stream.rate, start
+        output.mux(stream.encode(frame))
+    output.mux(stream.encode(None))

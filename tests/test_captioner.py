@@ -1,0 +1,319 @@
+"""The walk and the beam search: against an exhaustive search, and the stream against the offline caption."""
+
+import dataclasses
+import itertools
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from clips import number_of, write_clip
+
+import picknet
+from picknet import captioner as captioner_module
+from picknet.captioner import BadSetting, NothingToCaption, beam_search, load, pick
+from picknet.picking import AllPicker, KMeansPicker, PickNetPicker, UniformPicker
+from picknet.runtime import BadModel
+from picknet.text import BOS, EOS, PAD, UNK
+from picknet.video import Frame
+
+WORDS = (4, 5, 6)
+
+
+class RandomDecoder:
+    """A decoder whose next-word probabilities depend on the whole sentence so far, in no orderly way.
+
+    Its state is the sentence so far, written as the digits of a number: (n, 1).
+    """
+
+    def __init__(self, seed):
+        self.seed = seed
+
+    def __call__(self, words, states):
+        histories = states[:, 0] * 10 + words
+        return np.stack([self.log_probabilities(int(history)) for history in histories]), histories[:, None]
+
+    def log_probabilities(self, history):
+        logits = 2 * np.random.default_rng([self.seed, history]).standard_normal(7)
+        return logits - np.log(np.exp(logits).sum())
+
+    def log_probability(self, sentence):
+        history, total = 0, 0.0
+        for word, following in itertools.pairwise([BOS, *sentence, EOS]):
+            history = history * 10 + word
+            total += self.log_probabilities(history)[following]
+        return total
+
+
+START = np.zeros((1, 1))
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_wide_beam_finds_the_sentence_that_an_exhaustive_search_finds(seed, exponent):
+    decoder = RandomDecoder(seed)
+    every = [list(words) for length in range(4) for words in itertools.product(WORDS, repeat=length)]
+    best = max(every, key=lambda words: decoder.log_probability(words) / (len(words) + 1) ** exponent)
+    words, log_probability = beam_search(decoder, START, beam=100, max_words=3, length_exponent=exponent)
+    assert words == best
+    assert log_probability == pytest.approx(decoder.log_probability(best), abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_beam_of_one_takes_the_likeliest_word_at_every_step(seed):
+    decoder = RandomDecoder(seed)
+    greedy, history = [], BOS
+    while len(greedy) < 6:
+        log_probabilities = decoder.log_probabilities(history)
+        log_probabilities[[PAD, BOS, UNK]] = -math.inf
+        word = int(log_probabilities.argmax())
+        if word == EOS:
+            break
+        greedy.append(word)
+        history = history * 10 + word
+    assert beam_search(decoder, START, beam=1, max_words=6)[0] == greedy
+
+
+def table_decoder(table):
+    """table: the last word -> {next word: probability}; all other words are impossible."""
+
+    def step(words, states):
+        probabilities = np.zeros((len(words), 7))
+        for row, word in enumerate(words):
+            for following, probability in table.get(int(word), {}).items():
+                probabilities[row, following] = probability
+        with np.errstate(divide="ignore"):
+            return np.log(probabilities), states
+
+    return step
+
+
+def test_a_beam_of_two_escapes_the_greedy_trap():
+    # Greedy: 4 (0.6), then <eos> (0.5): 0.3 in all. Better: 5 (0.4), then <eos> (0.9): 0.36.
+    step = table_decoder({BOS: {4: 0.6, 5: 0.4}, 4: {EOS: 0.5, 6: 0.5}, 5: {EOS: 0.9, 6: 0.1}, 6: {EOS: 1.0}})
+    assert beam_search(step, START, beam=1, max_words=5) == ([4], pytest.approx(math.log(0.3)))
+    assert beam_search(step, START, beam=2, max_words=5, length_exponent=0) == ([5], pytest.approx(math.log(0.36)))
+
+
+def test_the_length_exponent_lets_a_longer_sentence_win():
+    # "4 <eos>" has log 0.5 = -0.69 over 2 words, "4 5 6 <eos>" log 0.4 = -0.92 over 4: -0.35 a word against -0.23.
+    step = table_decoder({BOS: {4: 1.0}, 4: {EOS: 0.5, 5: 0.4, 6: 0.1}, 5: {6: 1.0}, 6: {EOS: 1.0}})
+    assert beam_search(step, START, beam=2, max_words=5, length_exponent=0)[0] == [4]
+    assert beam_search(step, START, beam=2, max_words=5, length_exponent=1)[0] == [4, 5, 6]
+
+
+@pytest.mark.parametrize("beam", [1, 2, 50])
+def test_padding_bos_and_unk_are_never_written_and_the_sentence_is_never_too_long(beam):
+    def step(words, states):
+        probabilities = np.full((len(words), 7), 0.01)
+        probabilities[:, [PAD, BOS, UNK]] = 0.3
+        probabilities[:, 5] = 0.07
+        return np.log(probabilities), states
+
+    words, log_probability = beam_search(step, START, beam=beam, max_words=4, length_exponent=1.0)
+    assert set(words) <= {4, 5, 6}
+    assert len(words) <= 4
+    if beam == 1:
+        assert words == [5, 5, 5, 5]
+        assert log_probability == pytest.approx(4 * math.log(0.07) + math.log(0.01))
+
+
+# --- With a real model folder: tiny, untrained, written by the exporter ----------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def captioner(model_folder):
+    return load(model_folder)
+
+
+@pytest.fixture(scope="module")
+def frames():
+    """Twelve frames, a quarter of a second apart: four pictures of coloured tiles, three times each."""
+    tiles = np.random.default_rng(0).integers(0, 256, (4, 3, 4, 3), dtype=np.uint8)
+    pictures = tiles.repeat(20, axis=1).repeat(20, axis=2)  # (4, 60, 80, 3)
+    return [Frame.from_pixels(pictures[i // 3], index=i, seconds=i / 4) for i in range(12)]
+
+
+def changes():
+    """A picker that picks whenever the picture changes: 0, 3, 6 and 9."""
+    return PickNetPicker(lambda glances, templates: (glances != templates).any(axis=(1, 2)).astype(float))
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("make_picker", [changes, lambda: None, AllPicker])
+def test_the_stream_ends_where_the_offline_caption_does(captioner, frames, make_picker, beam):
+    caption = captioner.caption(frames, picker=make_picker(), beam=beam)
+    updates = list(captioner.stream(frames, picker=make_picker(), beam=beam))
+    assert updates[-1].text == caption.text
+    assert tuple(update.pick for update in updates) == caption.picks
+    assert [update.num_picks for update in updates] == list(range(1, len(caption.picks) + 1))
+
+
+def test_a_caption_says_what_was_seen_and_picked(captioner, frames, model_folder):
+    caption = captioner.caption(iter(frames), picker=changes())
+    assert [pick.index for pick in caption.picks] == [0, 3, 6, 9]
+    assert [pick.seconds for pick in caption.picks] == [0.0, 0.75, 1.5, 2.25]
+    assert caption.frames_seen == 12
+    assert caption.video == "frames"
+    assert caption.model == str(model_folder)
+    assert caption.damage is None
+    assert caption.log_probability < 0
+    assert len(caption.text.split()) <= captioner.config.text.max_words
+
+
+def test_an_update_counts_the_frames_up_to_its_pick(captioner, frames):
+    updates = list(captioner.stream(frames, picker=changes()))
+    assert [(update.seconds, update.frames_seen) for update in updates] == [(0.0, 1), (0.75, 4), (1.5, 7), (2.25, 10)]
+    assert updates[0].changed
+    texts = [update.text for update in updates]
+    assert [update.changed for update in updates[1:]] == [a != b for a, b in itertools.pairwise(texts)]
+
+
+def test_a_stream_is_followed_frame_by_frame_for_ever(captioner, frames):
+    read = 0
+
+    def endless():
+        nonlocal read
+        for frame in itertools.cycle(frames):
+            read += 1
+            yield frame
+
+    updates = captioner.stream(endless(), picker=AllPicker())
+    assert [next(updates).frames_seen for _ in range(3)] == [1, 2, 3]
+    assert read == 3
+
+
+def test_only_picked_frames_are_turned_into_pixels(captioner, frames, monkeypatch):
+    seen = []
+    pixels = Frame.pixels
+    monkeypatch.setattr(Frame, "pixels", lambda frame, size=None: seen.append(frame.index) or pixels(frame, size))
+    captioner.caption(frames, picker=UniformPicker(3))
+    assert seen == [2, 6, 10]
+
+
+def test_the_memory_depends_on_every_pick_and_their_order(captioner, frames):
+    def video(chosen):
+        state = captioner.runtime.start()
+        for frame in chosen:
+            state = captioner.runtime.encode(captioner.feature(frame)[None], state)
+        return state.h
+
+    forwards, backwards = video([frames[0], frames[3]]), video([frames[3], frames[0]])
+    assert not np.allclose(forwards, backwards, atol=1e-6)
+    assert not np.allclose(forwards, video([frames[0]]), atol=1e-6)
+
+
+def test_different_videos_get_different_sentences(captioner, frames):
+    # Not a property of the code, but without it the comparisons of sentences here would show nothing.
+    assert len({captioner.caption([frame]).text for frame in frames}) > 1
+
+
+def test_k_means_clusters_the_captioners_own_features(captioner, frames):
+    # Four different pictures, three times each.
+    picker = KMeansPicker(4, features=captioner.feature)
+    picks = captioner.caption(frames, picker=picker).picks
+    assert sorted(pick.index // 3 for pick in picks) == [0, 1, 2, 3]
+
+
+def test_no_frames_are_no_caption(captioner):
+    with pytest.raises(NothingToCaption, match=r"^frames: there is no frame to caption$"):
+        captioner.caption([])
+    assert list(captioner.stream([])) == []
+
+
+def test_impossible_settings_are_refused(captioner, frames):
+    with pytest.raises(BadSetting, match=r"^beam is 0: 1 \(greedy\) or more is possible$"):
+        captioner.caption(frames, beam=0)
+    with pytest.raises(BadSetting, match=r"^num_frames is 0: at least 1 frame is needed$"):
+        captioner.caption("clip.mp4", num_frames=0)
+    with pytest.raises(BadSetting, match=r"^fps is 0: more than 0 frames a second are needed$"):
+        next(captioner.stream("clip.mp4", fps=0))
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    """Two seconds at 25 frames a second, MPEG-4 in AVI."""
+    return write_clip(tmp_path_factory.mktemp("clips") / "two seconds.avi", num_frames=50, codec="mpeg4")
+
+
+def test_a_video_file_is_sampled_evenly_for_a_caption_and_by_time_for_a_stream(captioner, clip):
+    caption = captioner.caption(clip, picker=AllPicker(), num_frames=5)
+    # The middle frames of five parts of ten frames: 5, 15, 25, 35, 45, a 25th of a second each.
+    assert [pick.seconds for pick in caption.picks] == pytest.approx([0.2, 0.6, 1.0, 1.4, 1.8], abs=1e-3)
+    assert (caption.frames_seen, caption.video, caption.damage) == (5, str(clip), None)
+    assert captioner.caption(str(clip), picker=AllPicker()).frames_seen == captioner.config.video.num_frames == 30
+    updates = list(captioner.stream(clip, fps=4, picker=AllPicker()))
+    # The first frame at or after each quarter of a second: 0, 7 (0.28 s), 13 (0.52 s), 19 (0.76 s), 25 (1 s), ...
+    assert [update.seconds for update in updates[:5]] == pytest.approx([0.0, 0.28, 0.52, 0.76, 1.0], abs=1e-3)
+    assert len(updates) == 8
+
+
+def test_a_video_that_breaks_off_is_captioned_from_what_is_left_and_says_so(captioner, clip, tmp_path):
+    content = clip.read_bytes()
+    damaged = tmp_path / "damaged.avi"
+    damaged.write_bytes(content[: len(content) * 3 // 4])
+    caption = captioner.caption(damaged)
+    assert caption.damage
+    assert 0 < caption.frames_seen <= 30
+
+
+def test_frames_picked_from_a_file_are_images_of_its_size(clip):
+    images = pick(clip, picker=UniformPicker(3), num_frames=10)
+    assert [number_of(np.asarray(image.image)) for image in images] == [7, 27, 42]  # samples 1, 5 and 8 of 2, 7, 12, …
+    assert images[0].image.size == (96, 64)
+
+
+def test_a_model_is_found_by_folder_by_run_and_by_name(model_folder, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "model").symlink_to(model_folder, target_is_directory=True)
+    assert load(run).name == str(run)
+    (tmp_path / "shipped").mkdir()
+    (tmp_path / "shipped" / "msvd").symlink_to(model_folder, target_is_directory=True)
+    monkeypatch.setattr(captioner_module, "SHIPPED", tmp_path / "shipped")
+    assert load("msvd").name == "msvd"
+    assert load().name == "msvd"
+    with pytest.raises(BadModel, match=r"^mvsd: no such model; possible are msvd, a model folder, or a run folder"):
+        load("mvsd")
+
+
+def test_a_package_without_its_default_model_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(captioner_module, "SHIPPED", tmp_path)
+    with pytest.raises(BadModel, match="the default model is not in this installation; name a model folder"):
+        load()
+
+
+def test_picked_frames_come_as_full_size_images(frames, model_folder):
+    images = pick(frames, picker=UniformPicker(2))
+    assert [(image.pick.index, image.image.size) for image in images] == [(3, (80, 60)), (9, (80, 60))]
+    assert np.array_equal(np.asarray(images[0].image), frames[3].pixels())
+    assert pick(frames, model=model_folder)[0].pick.index == 0
+
+
+def test_results_are_frozen(captioner, frames):
+    caption = captioner.caption(frames[:1])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        caption.text = "another"
+
+
+# --- The package ------------------------------------------------------------------------------------------------------
+
+
+def test_every_public_name_is_there():
+    for name in picknet.__all__:
+        assert getattr(picknet, name) is not None
+    assert picknet.load is load
+    assert dir(picknet) == sorted(picknet.__all__)
+    with pytest.raises(AttributeError, match="module 'picknet' has no attribute 'laod'"):
+        picknet.laod  # noqa: B018
+
+
+def test_import_picknet_loads_nothing_heavy_and_using_it_no_torch():
+    code = (
+        "import sys, picknet; print(*sorted({'numpy', 'av', 'openvino', 'torch'} & sys.modules.keys()));"
+        "picknet.Captioner; print(*sorted({'openvino', 'torch', 'onnx', 'safetensors'} & sys.modules.keys()))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    assert result.stdout == "\n\n"

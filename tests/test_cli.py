@@ -1,0 +1,603 @@
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from clips import write_audio, write_clip
+from PIL import Image
+
+from picknet.captioner import Caption, PickedFrame
+from picknet.cli import main
+from picknet.picking import Pick
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="uses what only Linux has")
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Picknet = Callable[..., Outcome]
+
+
+@pytest.fixture
+def picknet(capsys: pytest.CaptureFixture[str]) -> Picknet:
+    """The command, called in this process."""
+
+    def run(*arguments: object) -> Outcome:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return Outcome(int(exit.value.code or 0), out, err)
+
+    return run
+
+
+def subprocess_of(*arguments: object, **options: Any) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "picknet", *map(str, arguments)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **{"stdout": subprocess.PIPE, **options})
+
+
+@pytest.fixture(scope="session")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with cat.mp4 and dog.mkv, a hidden file, and a text beside them."""
+    folder = tmp_path_factory.mktemp("clips")
+    write_clip(folder / "cat.mp4", num_frames=40)
+    write_clip(folder / "dog.mkv", num_frames=12)
+    (folder / "._cat.mp4").write_bytes(b"what a Mac leaves on foreign disks")
+    (folder / "notes.txt").write_text("no video")
+    return folder
+
+
+# --- caption ---
+
+
+def test_one_video_prints_its_sentence_alone(picknet: Picknet, clips: Path, model_folder: Path) -> None:
+    code, out, err = picknet("caption", clips / "cat.mp4", "--model", model_folder)
+    assert code == 0
+    assert err == ""
+    assert out.count("\n") == 1
+    assert "cat.mp4" not in out
+
+
+def test_a_folder_stands_for_its_videos_in_order_with_their_names(
+    picknet: Picknet, clips: Path, model_folder: Path
+) -> None:
+    code, out, err = picknet("caption", clips, "--model", model_folder)
+    assert (code, err) == (0, "")
+    assert [line.partition(": ")[0] for line in out.splitlines()] == [str(clips / "cat.mp4"), str(clips / "dog.mkv")]
+
+
+def test_json_is_one_object_a_line_with_the_contracted_keys(picknet: Picknet, clips: Path, model_folder: Path) -> None:
+    _, out, _ = picknet("caption", clips, "--model", model_folder, "--format", "json", "--picker", "uniform", "--k", 2)
+    cat, dog = map(json.loads, out.splitlines())
+    assert list(cat) == ["video", "caption", "picks", "frames_seen", "model"]
+    assert (cat["video"], cat["frames_seen"], cat["model"]) == (str(clips / "cat.mp4"), 30, str(model_folder))
+    assert [list(pick) for pick in cat["picks"]] == [["index", "seconds", "probability"]] * 2
+    # The centres of two halves: of 30 frames, and of the 12 that the short clip has, at 25 frames a second.
+    assert [pick["index"] for pick in cat["picks"]] == [7, 22]
+    assert dog["frames_seen"] == 12
+    assert [(pick["index"], pick["seconds"]) for pick in dog["picks"]] == [(3, 0.12), (9, 0.36)]
+    assert {pick["probability"] for pick in dog["picks"]} == {None}
+
+
+def test_csv_can_be_read_back_whatever_the_names_hold(picknet: Picknet, tmp_path: Path, model_folder: Path) -> None:
+    awkward = write_clip(tmp_path / 'says "hi", twice.mp4', num_frames=3)
+    _, out, _ = picknet("caption", awkward, "--model", model_folder, "--format", "csv", "--picker", "all")
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert list(row) == ["video", "caption", "picks", "seconds", "frames_seen", "model"]
+    assert row["video"] == str(awkward)
+    assert (row["picks"], row["seconds"], row["frames_seen"]) == ("0 1 2", "0.000 0.040 0.080", "3")
+
+
+def test_the_options_for_frames_and_random_picks_are_obeyed(picknet: Picknet, clips: Path, model_folder: Path) -> None:
+    def picks(*options: object) -> list[int]:
+        _, out, _ = picknet("caption", clips / "cat.mp4", "--model", model_folder, "--format", "json", *options)
+        return [pick["index"] for pick in json.loads(out)["picks"]]
+
+    assert picks("--picker", "all", "--frames", 5) == [0, 1, 2, 3, 4]
+    assert len(picks("--picker", "kmeans", "--frames", 9, "--k", 3)) == 3
+    several = [picks("--picker", "random", "--k", 5, "--seed", seed) for seed in (1, 1, 2)]
+    assert several[0] == several[1] != several[2]
+
+
+@pytest.mark.parametrize("name", ["-x.mp4", "two  spaces.mp4", "кот été.mp4", "[1].mp4", "100%.mp4", "a:b.mp4"])
+def test_any_file_name_will_do(
+    picknet: Picknet, clips: Path, tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    shutil.copy(clips / "cat.mp4", tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    for written in (name, f"./{name}"):
+        code, out, _ = picknet("caption", "--model", model_folder, "--format", "json", "--", written)
+        assert code == 0
+        assert json.loads(out)["video"] == written
+
+
+@on_linux
+def test_a_name_that_is_no_text_is_printed_with_escapes(
+    picknet: Picknet, clips: Path, tmp_path: Path, model_folder: Path
+) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.mp4")
+    try:
+        shutil.copy(clips / "dog.mkv", path)
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    code, out, _ = picknet("caption", "--model", model_folder, path, clips / "dog.mkv")
+    assert code == 0
+    assert r"caf\udce9.mp4: " in out.splitlines()[0]
+
+
+def test_a_quoted_pattern_is_what_the_shell_would_have_made_of_it(
+    picknet: Picknet, clips: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(clips)
+    _, quoted, _ = picknet("caption", "--model", model_folder, "*.m*")
+    _, expanded, _ = picknet("caption", "--model", model_folder, "cat.mp4", "dog.mkv")
+    assert quoted == expanded
+
+
+def test_one_bad_file_does_not_stop_the_others(
+    picknet: Picknet, clips: Path, tmp_path: Path, model_folder: Path
+) -> None:
+    text, empty, sound = tmp_path / "text.mp4", tmp_path / "empty.mp4", write_audio(tmp_path / "sound.m4a")
+    text.write_text("not a video at all\n" * 50)
+    empty.touch()
+    bad = [text, empty, sound, tmp_path / "nothing.mp4", f"{tmp_path}/*.avi", tmp_path / "folder"]
+    (tmp_path / "folder").mkdir()
+    code, out, err = picknet("caption", clips / "dog.mkv", *bad, clips / "cat.mp4", "--model", model_folder)
+    assert code == 1
+    assert [line.partition(": ")[0] for line in out.splitlines()] == [str(clips / "dog.mkv"), str(clips / "cat.mp4")]
+    lines = err.splitlines()
+    assert lines[:2] == [
+        f"picknet: {tmp_path}/nothing.mp4: no such file or folder",
+        f"picknet: {tmp_path}/*.avi: no file matches this pattern",
+    ]
+    assert lines[2].startswith(f"picknet: {tmp_path}/folder: no video in this folder (looked for .3gp, .avi, ")
+    assert lines[3:] == [
+        f"picknet: {text}: not a known video format",
+        f"picknet: {empty}: the file is empty",
+        f"picknet: {sound}: no video stream found (streams: audio)",
+    ]
+
+
+def test_with_nothing_to_caption_no_model_is_loaded(picknet: Picknet, tmp_path: Path) -> None:
+    code, out, err = picknet("caption", tmp_path / "nothing.mp4", "--model", "no-such-model")
+    assert (code, out) == (1, "")
+    assert err == f"picknet: {tmp_path}/nothing.mp4: no such file or folder\n"
+
+
+def test_a_cut_video_is_captioned_and_the_cut_is_told(picknet: Picknet, tmp_path: Path, model_folder: Path) -> None:
+    whole = write_clip(tmp_path / "whole.mkv", num_frames=100)
+    cut = tmp_path / "cut.mkv"
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    code, out, err = picknet("caption", cut, "--model", model_folder, "--format", "json")
+    damage = json.loads(out)["damage"]
+    assert code == 0
+    assert damage.startswith("the file breaks off after ")
+    assert err == f"picknet: {cut}: {damage}; captioned what could be read\n"
+
+
+def test_the_sheet_of_one_video_is_the_file_named(
+    picknet: Picknet, clips: Path, tmp_path: Path, model_folder: Path
+) -> None:
+    code, _, err = picknet("caption", clips / "cat.mp4", "--model", model_folder, "--sheet", tmp_path / "new" / "a.png")
+    assert (code, err) == (0, "")
+    with Image.open(tmp_path / "new" / "a.png") as sheet:
+        assert sheet.format == "PNG"
+
+
+def test_the_sheets_of_several_videos_go_into_a_folder_and_none_over_another(
+    picknet: Picknet, clips: Path, tmp_path: Path, model_folder: Path
+) -> None:
+    same_name = shutil.copy(clips / "dog.mkv", tmp_path / "cat.mkv")
+    code, _, _ = picknet("caption", clips, same_name, "--model", model_folder, "--sheet", tmp_path / "sheets")
+    assert code == 0
+    assert sorted(path.name for path in (tmp_path / "sheets").iterdir()) == ["cat-2.png", "cat.png", "dog.png"]
+
+
+def test_a_sheet_that_cannot_be_is_a_usage_error(picknet: Picknet, clips: Path, tmp_path: Path) -> None:
+    code, _, err = picknet("caption", clips, "--sheet", tmp_path / "a.png")
+    assert code == 2
+    assert err == f"picknet: --sheet {tmp_path}/a.png: one file cannot hold the sheets of 2 videos; name a folder\n"
+    code, _, err = picknet("caption", clips / "cat.mp4", "--sheet", "a.pdf")
+    assert code == 2
+    assert err == (
+        "picknet: --sheet a.pdf: a sheet ends in .png, .jpg, .jpeg, .webp; a folder's name has no suffix\n"
+    )
+
+
+def test_a_sheet_that_cannot_be_written_is_one_line(picknet: Picknet, clips: Path, model_folder: Path) -> None:
+    inside_a_file = clips / "cat.mp4" / "sheet.png"
+    code, _, err = picknet("caption", clips / "cat.mp4", "--model", model_folder, "--sheet", inside_a_file)
+    assert code == 1
+    assert err.startswith(f"picknet: {inside_a_file}: cannot be written (")
+    assert err.count("\n") == 1
+
+
+# --- pick ---
+
+
+def test_pick_writes_full_size_frames_with_their_times_and_an_index(
+    picknet: Picknet, tmp_path: Path
+) -> None:
+    video = write_clip(tmp_path / "cat.mp4", num_frames=30, width=320, height=180)
+    out = tmp_path / "frames"
+    code, printed, _ = picknet("pick", video, "--out", out, "--picker", "uniform", "--k", 2)
+    names = ["001_0.280s.jpg", "002_0.880s.jpg"]  # frames 7 and 22 at 25 a second
+    assert code == 0
+    assert printed.splitlines() == [str(out / name) for name in names]
+    assert json.loads((out / "index.json").read_text()) == {
+        "video": str(video),
+        "picker": "uniform",
+        "picks": [
+            {"file": names[0], "index": 7, "seconds": 0.28, "probability": None},
+            {"file": names[1], "index": 22, "seconds": 0.88, "probability": None},
+        ],
+    }
+    with Image.open(out / names[0]) as image:
+        assert (image.size, image.format) == ((320, 180), "JPEG")
+
+
+def test_pick_leaves_a_folder_with_other_things_alone(picknet: Picknet, clips: Path) -> None:
+    code, _, err = picknet("pick", clips / "cat.mp4", "--out", clips, "--picker", "all")
+    assert code == 2
+    assert err == f"picknet: {clips}: is there already and is not an empty folder; name a new one\n"
+
+
+def test_a_budget_keeps_the_first_and_the_most_probable_picks_in_order(
+    picknet: Picknet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = Image.fromarray(np.zeros((4, 4, 3), np.uint8))
+    picks = [Pick(index, float(index), p) for index, p in enumerate([None, 0.6, 0.9, 0.55, 0.8])]
+    monkeypatch.setattr("picknet.captioner.pick", lambda *_, **__: [PickedFrame(image, pick) for pick in picks])
+    picknet("pick", "cat.mp4", "--out", tmp_path / "frames", "--budget", 3)
+    rows = json.loads((tmp_path / "frames" / "index.json").read_text())["picks"]
+    assert [row["index"] for row in rows] == [0, 2, 4]
+
+
+def test_a_budget_is_picknets_alone(picknet: Picknet, tmp_path: Path) -> None:
+    code, _, err = picknet("pick", "cat.mp4", "--out", tmp_path, "--budget", 3, "--picker", "uniform")
+    assert (code, err) == (2, "picknet: --budget is for --picker picknet; uniform takes --k\n")
+
+
+# --- evaluate ---
+
+
+@pytest.fixture
+def data(clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder of two clips; a third is not there and a fourth is no video."""
+    monkeypatch.setattr("picknet.metrics.meteor", lambda candidates, references: None)
+    folder = tmp_path / "data"
+    (folder / "videos").mkdir(parents=True)
+    for name in ("cat.mp4", "dog.mkv"):
+        shutil.copy(clips / name, folder / "videos")
+    (folder / "videos" / "text.mp4").write_text("no video")
+    captions = {"cat": ["a cat is sitting"], "dog": ["a dog is running"], "gone": ["a man"], "text": ["a woman"]}
+    (folder / "captions.json").write_text(json.dumps(captions))
+    return folder
+
+
+def test_evaluate_prints_one_object_with_the_contracted_keys(picknet: Picknet, data: Path, model_folder: Path) -> None:
+    options = ("--data", data, "--dataset", "folder", "--split", "all", "--model", model_folder)
+    code, out, err = picknet("evaluate", *options, "--format", "json")
+    content = json.loads(out)
+    assert (code, err) == (0, "")
+    assert {"bleu4", "rouge_l", "meteor", "cider", "mean_picks", "num_videos", "seconds", "missing"} <= content.keys()
+    assert content["num_videos"] == 2
+    assert content["missing"] == [
+        {"clip": "gone", "reason": "no video named gone"},
+        {"clip": "text", "reason": f"{data}/videos/text.mp4: not a known video format"},
+    ]
+
+
+def test_evaluate_with_several_pickers_prints_the_papers_table_and_what_is_missing(
+    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    options = ("--data", data, "--dataset", "folder", "--split", "all", "--model", model_folder)
+    pickers = ("--picker", "picknet", "--picker", "all", "--picker", "uniform", "--picker", "random", "--k", 3)
+    code, out, _ = picknet("evaluate", *options, *pickers, "--captions", tmp_path / "said.json", "--frames", 10)
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[0] == "| Model         | BLEU@4 | ROUGE-L | METEOR | CIDEr | picks | Time |"
+    labels = ["PickNet", "Baseline", "Uniform (k=3)", "Random (k=3)"]
+    assert [line.split("|")[1].strip() for line in lines[2:6]] == labels
+    assert [line.split("|")[6].strip() for line in lines[3:6]] == ["10.0", "3.0", "3.0"]
+    assert lines[7:9] == ["missing 2 clips:", "  gone: no video named gone"]
+    said = json.loads((tmp_path / "said.json").read_text())
+    assert [(row["clip"], row["picker"]) for row in said[:4]] == [
+        ("cat", "picknet"),
+        ("dog", "picknet"),
+        ("cat", "all"),
+        ("dog", "all"),
+    ]
+    assert len(said[2]["picks"]) == 10
+
+
+def test_evaluate_prints_one_result_line_by_line_and_draws_its_picks(
+    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    options = ("--data", data, "--dataset", "folder", "--split", "all", "--model", model_folder, "--picker", "all")
+    code, out, _ = picknet("evaluate", *options, "--histograms", tmp_path / "picks.png")
+    lines = out.splitlines()
+    assert code == 0
+    # 30 frames of one clip, and all 12 of the other.
+    assert lines[0].startswith("Baseline on folder all: 2 clips, 21.0 picks a clip, ")
+    assert [line.split()[0] for line in lines[1:8]] == [
+        "BLEU@1", "BLEU@2", "BLEU@3", "BLEU@4", "ROUGE-L", "METEOR", "CIDEr",
+    ]  # fmt: skip
+    assert 'METEOR      – (needs Java and pip install "picknet[meteor]")' in lines
+    with Image.open(tmp_path / "picks.png") as picture:
+        assert picture.format == "PNG"
+
+
+def test_a_failed_meteor_is_a_note_and_not_the_end(
+    picknet: Picknet, data: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from picknet.metrics import MeteorFailed
+
+    def fail(candidates: object, references: object) -> None:
+        raise MeteorFailed("METEOR: Java gave no answer")
+
+    monkeypatch.setattr("picknet.metrics.meteor", fail)
+    options = ("--data", data, "--dataset", "folder", "--split", "all", "--model", model_folder)
+    code, out, err = picknet("evaluate", *options, "--format", "json")
+    assert code == 0
+    assert json.loads(out)["meteor"] is None
+    assert err == "picknet: no METEOR: METEOR: Java gave no answer\n"
+
+
+def test_data_without_a_clip_of_the_split_is_one_line(picknet: Picknet, data: Path) -> None:
+    code, out, err = picknet("evaluate", "--data", data, "--dataset", "folder", "--split", "test")
+    assert (code, out) == (1, "")
+    assert err == f"picknet: {data}/captions.json: no clip of the test split (there are: train, val, all)\n"
+
+
+# --- train and export ---
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `picknet train` asked for; nothing is trained."""
+    asked: dict[str, Any] = {}
+
+    def train(config: Any, **rest: Any) -> Path:
+        asked.update(rest, config=config)
+        rest["seen"]("train", 1, 2)
+        rest["seen"]("train", 2, 2)
+        rest["note"]("2 clips of the train split, 1 missing")
+        rest["report"]("supervision", 1, 2, {"loss": 2.51, "val_cider": 31.25, "val_picks": 30.0, "best": 31.25})
+        return Path(rest["out"]) / "model"
+
+    monkeypatch.setattr("picknet.training.train", train)
+    return asked
+
+
+def test_train_hands_on_what_it_was_told_and_prints_a_line_an_epoch(
+    picknet: Picknet, tmp_path: Path, trained: dict[str, Any]
+) -> None:
+    config = tmp_path / "small.toml"
+    config.write_text("seed = 3\n")
+    code, out, err = picknet(
+        "train", config, "--data", tmp_path, "--out", "RUN", "--set", "reward.penalty=-2", "--set", "beam=4",
+        "--stage", "supervision", "--stage", "adaptation", "--device", "cpu", "--cache", "CACHE",
+    )  # fmt: skip
+    assert code == 0
+    assert (trained["config"].seed, trained["config"].reward.penalty, trained["config"].beam) == (3, -2.0, 4)
+    assert (trained["data"], trained["out"], trained["cache"]) == (tmp_path, Path("RUN"), Path("CACHE"))
+    assert (trained["dataset"], trained["stages"]) == ("msvd", ("supervision", "adaptation"))
+    assert (trained["start"], trained["resume"], trained["device"]) == (None, False, "cpu")
+    assert out.splitlines() == [
+        "train: 2 clips looked at",
+        "supervision 1/2: loss 2.51, val cider 31.25, val picks 30, best 31.25",
+        f"{Path('RUN') / 'model'}: trained; try picknet caption VIDEO --model RUN",
+    ]
+    assert err == "picknet: 2 clips of the train split, 1 missing\n"
+
+
+def test_fine_tuning_takes_the_models_own_settings_and_a_folder_of_ones_own(
+    picknet: Picknet, tmp_path: Path, model_folder: Path, trained: dict[str, Any]
+) -> None:
+    code, _, _ = picknet("train", "--from", model_folder, "--data", tmp_path, "--out", "RUN", "--set", "seed=7")
+    assert code == 0
+    assert (trained["dataset"], trained["start"]) == ("folder", model_folder)
+    assert trained["stages"] == ("supervision", "reinforcement", "adaptation")
+    assert (trained["config"].model.image_size, trained["config"].seed) == (64, 7)
+
+
+def test_a_resumed_run_goes_on_with_its_own_settings(
+    picknet: Picknet, tmp_path: Path, trained: dict[str, Any]
+) -> None:
+    (tmp_path / "config.toml").write_text("seed = 11\n")
+    code, _, _ = picknet("train", "--data", tmp_path, "--out", tmp_path, "--resume")
+    assert (code, trained["resume"], trained["config"].seed) == (0, True, 11)
+
+
+def test_training_without_settings_is_a_usage_error(picknet: Picknet, tmp_path: Path) -> None:
+    code, _, err = picknet("train", "--data", tmp_path, "--out", "RUN")
+    assert code == 2
+    assert err == (
+        "picknet: which settings? Name a config file, as in configs/msvd.toml, or a model to go on from: --from\n"
+    )
+
+
+def test_an_unknown_setting_names_the_nearest_known_one(picknet: Picknet, tmp_path: Path) -> None:
+    config = tmp_path / "small.toml"
+    config.write_text("seed = 3\n")
+    code, _, err = picknet("train", config, "--data", tmp_path, "--out", "RUN", "--set", "reward.penality=-2")
+    assert code == 2
+    assert err == f"picknet: {config}: unknown setting 'reward.penality'; did you mean 'reward.penalty'?\n"
+
+
+def test_training_without_pytorch_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text("seed = 3\n")
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from picknet.cli import main\n"
+        "main(['train', 'small.toml', '--data', '.', '--out', 'RUN'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == 'picknet: training needs torch, which is not installed; pip install "picknet[train]"\n'
+
+
+def test_export_lays_more_facts_over_the_card(
+    picknet: Picknet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def export_run(run: Path, out: Path) -> None:
+        out.mkdir()
+        (out / "card.json").write_text('{"stages": {}, "licence": "unknown"}')
+
+    monkeypatch.setattr("picknet.training.export_run", export_run)
+    (tmp_path / "facts.json").write_text('{"licence": "Apache-2.0"}')
+    out = tmp_path / "model"
+    code, printed, _ = picknet("export", "RUN", out, "--card", tmp_path / "facts.json")
+    assert (code, printed) == (0, f"{out}\n")
+    assert json.loads((out / "card.json").read_text()) == {"stages": {}, "licence": "Apache-2.0"}
+
+
+# --- info, help, version ---
+
+
+def test_info_tells_of_the_model_in_text_and_json(picknet: Picknet, model_folder: Path) -> None:
+    code, out, _ = picknet("info", model_folder)
+    facts = {line.split(None, 1)[0]: line.split(None, 1)[1] for line in out.splitlines()}
+    assert code == 0
+    assert facts["cnn"] == "efficientnet_lite0"
+    assert facts["vocabulary"] == "16"  # twelve words and four special ones
+    assert facts["trained_on"] == "nothing"
+    _, out, _ = picknet("info", model_folder, "--format", "json")
+    content = json.loads(out)
+    assert content["bytes"] == sum(path.stat().st_size for path in model_folder.iterdir())
+    assert (content["num_frames"], content["card"]) == (30, {"trained_on": "nothing"})
+
+
+def test_help_answers_at_once_and_loads_nothing_heavy() -> None:
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-m", "picknet", "--help"], capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - start)
+    print(f"picknet --help: {min(seconds):.2f} s")
+    assert min(seconds) < 2
+    for command in ("caption", "pick", "evaluate", "train", "export", "info"):
+        assert f" {command} " in done.stdout
+    code = "import sys, picknet.cli; print({'numpy', 'av', 'openvino', 'torch', 'PIL'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_version_and_the_bare_command(picknet: Picknet) -> None:
+    from importlib.metadata import version
+
+    assert picknet("--version") == (0, f"picknet {version('picknet')}\n", "")
+    code, out, _ = picknet()
+    assert code == 0
+    assert "Describe a video from the few frames that matter." in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["caption"], "Missing argument 'FILE"),
+        (["caption", "a.mp4", "--bem", "3"], "No such option: --bem"),
+        (["caption", "a.mp4", "--beam", "0"], "Invalid value for '--beam': "),
+        (["caption", "a.mp4", "--picker", "best"], "Invalid value for '--picker': "),
+        (["captoin", "a.mp4"], "No such command 'captoin'. Did you mean 'caption'? (see picknet --help)"),
+        (["caption", "a.mp4", "--k", "3"], "--k 3: means nothing to picknet; uniform, random and kmeans take a k"),
+        (["train", "no.toml", "--data", ".", "--out", "RUN"], "no.toml: cannot be read (No such file or directory)"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(picknet: Picknet, arguments: list[str], message: str) -> None:
+    code, out, err = picknet(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"picknet: {message}")
+    assert err.count("\n") == 1
+
+
+# --- What can go wrong around it ---
+
+
+def test_a_model_that_is_not_there_is_one_line(picknet: Picknet, clips: Path, tmp_path: Path) -> None:
+    code, out, err = picknet("caption", clips, "--model", tmp_path / "nothing")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"picknet: {tmp_path}/nothing: no such model; possible are ")
+    code, _, err = picknet("info", clips)
+    assert code == 1
+    assert err.startswith(f"picknet: {clips}: is not a whole model: config.toml, words.txt, card.json")
+
+
+@on_linux
+def test_ctrl_c_is_one_line_and_exit_code_130(clips: Path, model_folder: Path) -> None:
+    # A shell lets background commands ignore Ctrl-C, and children inherit that.
+    process = subprocess_of(
+        "caption", *[clips / "cat.mp4"] * 500, "--model", model_folder,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert process.stdout
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "picknet: interrupted\n")
+
+
+@on_linux
+def test_a_reader_that_has_enough_ends_the_command_without_a_word(clips: Path, model_folder: Path) -> None:
+    process = subprocess_of("caption", *[clips / "dog.mkv"] * 50, "--model", model_folder)
+    assert process.stdout
+    assert process.stdout.readline().startswith(str(clips))
+    process.stdout.close()
+    assert process.stderr
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == 1
+
+
+@on_linux
+@pytest.mark.parametrize("command", ["caption", "help"])
+def test_a_full_disk_behind_standard_output_is_one_line(clips: Path, model_folder: Path, command: str) -> None:
+    arguments = ["caption", clips / "dog.mkv", "--model", model_folder] if command == "caption" else ["--help"]
+    with open("/dev/full", "w") as full:
+        process = subprocess_of(*arguments, stdout=full)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (1, "picknet: standard output: No space left on device\n")
+
+
+def test_results_reach_a_reader_line_by_line(clips: Path, model_folder: Path) -> None:
+    process = subprocess_of("caption", *[clips / "dog.mkv"] * 500, "--model", model_folder)
+    assert process.stdout
+    assert process.stdout.readline()
+    assert process.poll() is None
+    process.kill()
+    process.communicate()
+
+
+def test_the_bar_of_many_videos_is_on_standard_error_and_only_for_people(
+    picknet: Picknet, clips: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Deaf:
+        def caption(self, video: str, **_: object) -> Caption:
+            return Caption("a cat", (Pick(0, 0.0),), 30, video, "m", None, -1.0)
+
+        picker = None
+
+    monkeypatch.setattr("picknet.captioner.load", lambda model: Deaf())
+    assert picknet("caption", clips / "cat.mp4", clips / "dog.mkv").err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    code, out, err = picknet("caption", clips / "cat.mp4", clips / "dog.mkv")
+    assert (code, out) == (0, f"{clips / 'cat.mp4'}: a cat\n{clips / 'dog.mkv'}: a cat\n")
+    assert "captioning" in err
+    assert "2/2" in err

@@ -1,0 +1,342 @@
+import math
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from picknet import metrics
+from picknet.metrics import Cider, MeteorFailed, MissingReferences, Scores, bleu, cider, meteor, rouge_l, score
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+Captions = dict[str, list[list[str]]]
+
+
+@pytest.fixture(scope="module")
+def validation() -> Captions:
+    """The captions of MSVD's validation clips."""
+    path = SHARED / "msvd" / "captions" / "sents_val_lc_nopunc.txt"
+    if not path.exists():
+        pytest.skip("needs the folder `shared` beside the repository")
+    captions: Captions = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        video, _, caption = line.partition("\t")
+        captions.setdefault(video, []).append(caption.split())
+    return captions
+
+
+def one_against_others(captions: Captions, index: int, *, num_others: int | None = None):
+    """The caption `index` of every video that has it, and the (next `num_others`) others of that video."""
+    candidates = {video: several[index] for video, several in captions.items() if index < len(several)}
+    references = {video: (captions[video][index + 1 :] + captions[video][:index])[:num_others] for video in candidates}
+    return candidates, references
+
+
+def as_coco(candidates, references):
+    """(references, candidates) as the COCO code takes them: sentences in lists."""
+    return (
+        {video: [" ".join(tokens) for tokens in references[video]] for video in candidates},
+        {video: [" ".join(tokens)] for video, tokens in candidates.items()},
+    )
+
+
+# --- Worked by hand ---------------------------------------------------------------------------------------------------
+
+
+def test_bleu_of_a_short_candidate_is_the_brevity_penalty() -> None:
+    values = bleu({"v": ["the", "cat", "sat"]}, {"v": [["the", "cat", "sat", "down"]]})
+    # Every n-gram matches; the length ratio is 3/4. There is no 4-gram: the COCO code then reads 1e-15 / 1e-9.
+    penalty = math.exp(1 - 4 / 3)
+    assert values == pytest.approx((penalty, penalty, penalty, penalty * 1e-6**0.25), rel=1e-6)
+
+
+def test_bleu_credits_a_word_as_often_as_one_reference_has_it() -> None:
+    # "the" occurs once in each reference, so one of the three counts; the closest length is 3, not 5.
+    references = {"v": [["the", "cat", "sat"], ["on", "the", "mat", "it", "sat"]]}
+    assert bleu({"v": ["the", "the", "the"]}, references)[0] == pytest.approx(1 / 3, rel=1e-6)
+
+
+def test_rouge_l_weighs_the_longest_common_subsequence() -> None:
+    # "a c d" is common: precision 3/4, recall 3/5, (1 + 1.44) · 0.45 / (0.6 + 1.44 · 0.75) = 1.098 / 1.68
+    assert rouge_l({"v": list("abcd")}, {"v": [list("acdef")]}) == pytest.approx(1.098 / 1.68, abs=1e-12)
+
+
+CATS_AND_DOGS = {"cat": [["a", "cat"]], "dog": [["a", "dog"]]}
+
+
+def test_cider_of_the_reference_itself() -> None:
+    # "a" is in both videos and weighs nothing. "cat" and "a cat" match fully; there are no longer n-grams: 10/4 · 2.
+    assert Cider(CATS_AND_DOGS).score({"cat": ["a", "cat"]}) == {"cat": pytest.approx(5.0, abs=1e-12)}
+
+
+def test_cider_clips_repeated_words_and_punishes_length() -> None:
+    # One "cat" of two counts: 1/2. "a cat" matches, "cat cat" is in no reference and weighs as much: 1/√2.
+    # The caption is one bigram longer than the reference.
+    expected = 10 / 4 * (1 / 2 + 1 / math.sqrt(2)) * math.exp(-1 / 72)
+    assert Cider(CATS_AND_DOGS).score({"cat": ["a", "cat", "cat"]}) == {"cat": pytest.approx(expected, abs=1e-12)}
+
+
+def test_all_scores_come_times_100_and_from_raw_captions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    scores = score({"cat": "A cat."}, {"cat": ["a cat"], "dog": ["a dog!"]})
+    assert scores == Scores(
+        bleu1=pytest.approx(100, rel=1e-6),
+        bleu2=pytest.approx(100, rel=1e-6),
+        bleu3=pytest.approx(100 * 1e-6 ** (1 / 3), rel=1e-6),
+        bleu4=pytest.approx(100 * 1e-12 ** (1 / 4), rel=1e-6),
+        rouge_l=pytest.approx(100),
+        meteor=None,
+        cider=pytest.approx(500),
+    )
+
+
+# --- Against the COCO code --------------------------------------------------------------------------------------------
+
+
+def assert_same_as_coco(candidates, references) -> None:
+    from pycocoevalcap.bleu.bleu import Bleu
+    from pycocoevalcap.cider.cider import Cider as CocoCider
+    from pycocoevalcap.rouge.rouge import Rouge
+
+    coco = as_coco(candidates, references)
+    corpus_cider, cider_of_video = CocoCider().compute_score(*coco)
+    assert list(Cider(references).score(candidates).values()) == pytest.approx(list(cider_of_video), abs=1e-9)
+    assert cider(candidates, references) == pytest.approx(corpus_cider, abs=1e-9)
+
+    corpus_rouge, rouge_of_video = Rouge().compute_score(*coco)
+    assert rouge_l(candidates, references) == pytest.approx(corpus_rouge, abs=1e-9)
+    for (video, tokens), expected in zip(candidates.items(), rouge_of_video, strict=True):
+        assert rouge_l({video: tokens}, references) == pytest.approx(expected, abs=1e-9)
+
+    corpus_bleu, bleu_of_video = Bleu(4).compute_score(*coco, verbose=0)
+    assert bleu(candidates, references) == pytest.approx(corpus_bleu, abs=1e-9)
+    for (video, tokens), *expected in zip(candidates.items(), *bleu_of_video, strict=True):
+        assert bleu({video: tokens}, references) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("index", [0, 7])
+def test_scores_are_those_of_the_coco_code(validation: Captions, index: int) -> None:
+    pytest.importorskip("pycocoevalcap")
+    assert_same_as_coco(*one_against_others(validation, index))
+
+
+def test_every_validation_caption_scores_as_in_the_coco_code(validation: Captions) -> None:
+    pytest.importorskip("pycocoevalcap")
+    for index in range(max(map(len, validation.values()))):
+        # Few references, or the COCO code would take a minute.
+        assert_same_as_coco(*one_against_others(validation, index, num_others=4))
+
+
+captions_of_few_words = st.lists(st.sampled_from("abc"), max_size=7)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(captions_of_few_words, st.lists(captions_of_few_words, min_size=1, max_size=4)), min_size=1))
+def test_repetitive_and_empty_captions_score_as_in_the_coco_code(cases) -> None:
+    pytest.importorskip("pycocoevalcap")
+    # One word of its own: without any reference word the COCO code stumbles over an empty list.
+    cases = [*cases, (["d", "a"], [["a", "d"]])]
+    assert_same_as_coco(
+        {str(number): candidate for number, (candidate, _) in enumerate(cases)},
+        {str(number): references for number, (_, references) in enumerate(cases)},
+    )
+
+
+# --- CIDEr as a reward ------------------------------------------------------------------------------------------------
+
+
+def random_captions(rng: random.Random, num_captions: int) -> list[list[str]]:
+    return [rng.choices("abcdefghij", k=rng.randint(3, 9)) for _ in range(num_captions)]
+
+
+def test_a_reward_does_not_depend_on_the_batch_it_is_in() -> None:
+    rng = random.Random(1)
+    split = {f"v{number}": random_captions(rng, 5) for number in range(20)}
+    reward = Cider(split)
+    videos = ["v3", "v3", "v0", "v3"]
+    candidates = random_captions(rng, 4)
+    alone = [reward.scores([video], [tokens])[0] for video, tokens in zip(videos, candidates, strict=True)]
+    assert reward.scores(videos, candidates).tolist() == alone
+    assert min(alone) > 0
+    # The stock scorer, given only that video, would weigh every n-gram log(1/1) = 0.
+    assert Cider({"v3": split["v3"]}).scores(["v3"], [candidates[0]])[0] == 0
+
+
+def test_document_frequencies_may_come_from_a_larger_split() -> None:
+    rng = random.Random(2)
+    split = {f"v{number}": random_captions(rng, 5) for number in range(20)}
+    part = {video: split[video] for video in ("v4", "v9")}
+    candidates = dict(zip(part, random_captions(rng, 2), strict=True))
+    expected = Cider(split).score(candidates)
+    assert Cider(part, document_frequencies_from=split).score(candidates) == pytest.approx(expected, abs=1e-12)
+    assert Cider(part).score(candidates) != pytest.approx(expected, abs=1e-3)
+
+
+def test_references_outside_the_documents_count_as_rare() -> None:
+    # "a cat" is in no document: its weight is that of a document frequency of 1, log 2, and all of it matches.
+    documents = {"dog": [["the", "dog"]], "bird": [["the", "bird"]]}
+    reward = Cider({"cat": [["a", "cat"]]}, document_frequencies_from=documents)
+    assert reward.score({"cat": ["a", "cat"]}) == {"cat": pytest.approx(5.0, abs=1e-12)}
+
+
+def test_an_empty_caption_and_an_empty_batch_are_scored() -> None:
+    reward = Cider(CATS_AND_DOGS)
+    assert reward.scores(["cat", "dog", "cat"], [[], ["a", "dog"], []]).tolist() == pytest.approx([0, 5, 0])
+    empty = reward.scores([], [])
+    assert empty.shape == (0,)
+    assert empty.dtype == np.float64
+
+
+@pytest.mark.parametrize("metric", [bleu, rouge_l, cider, meteor])
+def test_a_video_without_references_is_named(metric) -> None:
+    with pytest.raises(MissingReferences, match=r"bird: has no references"):
+        metric({"cat": ["a"], "bird": ["a"]}, CATS_AND_DOGS)
+    with pytest.raises(MissingReferences, match=r"bird: has no references"):
+        metric({"bird": ["a"]}, {**CATS_AND_DOGS, "bird": []})
+    with pytest.raises(MissingReferences, match=r"no captions to score"):
+        metric({}, CATS_AND_DOGS)
+
+
+def test_an_unknown_video_has_no_reward() -> None:
+    with pytest.raises(MissingReferences, match=r"bird: no such video among the 2 that have references"):
+        Cider(CATS_AND_DOGS).scores(["cat", "bird"], [["a"], ["a"]])
+    with pytest.raises(MissingReferences, match=r"bird: has no references"):
+        Cider({**CATS_AND_DOGS, "bird": []})
+
+
+# --- METEOR -----------------------------------------------------------------------------------------------------------
+
+ONE = ({"v": ["a", "cat"]}, {"v": [["a", "cat"], ["a", "dog"]]})
+
+
+def test_meteor_is_that_of_the_coco_code_whatever_the_country(
+    validation: Captions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coco = pytest.importorskip("pycocoevalcap.meteor.meteor")
+    if shutil.which("java") is None:
+        pytest.skip("needs Java")
+    peer = coco.Meteor()  # starts while ours runs
+    candidates, references = one_against_others(validation, 0)
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Duser.language=de -Duser.country=DE")
+    ours = meteor(candidates, references)
+    assert ours == pytest.approx(peer.compute_score(*as_coco(candidates, references))[0], abs=1e-9)
+
+
+@pytest.fixture
+def fake_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A function that puts a Python program in Java's place; its process id is then in the file it returns."""
+
+    def install(program: str) -> Path:
+        java = tmp_path / "java"
+        pid = tmp_path / "pid"
+        java.write_text(
+            f"#!{sys.executable}\n"
+            "import os, sys, time, pathlib\n"
+            f"new = pathlib.Path({str(pid) + '~'!r})\n"
+            "new.write_text(str(os.getpid()))\n"
+            f"new.rename({str(pid)!r})\n"
+            f"{program}"
+        )
+        java.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setattr(metrics, "_meteor_jar", lambda: tmp_path / "meteor.jar")
+        return pid
+
+    return install
+
+
+# Answers the statistics "<number of fields>", and as scores the statistics, then their sum.
+ANSWERING = """
+for line in sys.stdin:
+    command, *fields = line.rstrip("\\n").split(" ||| ")
+    if command == "SCORE":
+        print(len(fields), flush=True)
+    else:
+        print(*fields, sum(map(float, fields)), sep="\\n", flush=True)
+"""
+
+
+def assert_gone(pid: Path) -> None:
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+def test_meteor_leaves_no_process_behind(fake_java) -> None:
+    pid = fake_java(ANSWERING)
+    threads = threading.active_count()
+    assert meteor(*ONE) == 3
+    assert_gone(pid)
+    assert threading.active_count() == threads
+
+
+def test_a_caption_cannot_break_the_protocol(fake_java) -> None:
+    fake_java(ANSWERING)
+    assert meteor({"v": ["a\nEVAL", "|||", "b ||| c"]}, {"v": [["d", "|||"], ["|||\n"]]}) == 3
+
+
+def test_meteor_is_stopped_when_its_time_is_over(fake_java) -> None:
+    pid = fake_java("time.sleep(60)")
+    start = time.monotonic()
+    with pytest.raises(MeteorFailed, match=r"not finished after 1 s"):
+        meteor(*ONE, seconds=1)
+    assert time.monotonic() - start < 10
+    assert_gone(pid)
+
+
+def test_a_program_that_does_not_listen_cannot_hang_meteor(fake_java) -> None:
+    pid = fake_java("time.sleep(60)")
+    with pytest.raises(MeteorFailed, match=r"not finished after 1 s"):
+        meteor({"v": ["word"] * 100_000}, {"v": [["word"]]}, seconds=1)  # more than a pipe holds
+    assert_gone(pid)
+
+
+def test_a_talkative_program_cannot_hang_meteor(fake_java) -> None:
+    fake_java("sys.stderr.write('warning\\n' * 100_000)\n" + ANSWERING)
+    assert meteor(*ONE, seconds=20) == 3
+
+
+def test_a_program_that_ends_early_is_reported(fake_java) -> None:
+    pid = fake_java("sys.exit(1)")
+    with pytest.raises(MeteorFailed, match=r"meteor.jar: the Java program ended early"):
+        meteor(*ONE)
+    assert_gone(pid)
+
+
+def test_ctrl_c_leaves_no_process_behind(fake_java) -> None:
+    pid = fake_java("time.sleep(60)")
+
+    def press_ctrl_c() -> None:
+        while not pid.exists():
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=press_ctrl_c).start()
+    with pytest.raises(KeyboardInterrupt):
+        meteor(*ONE)
+    assert_gone(pid)
+
+
+def test_there_is_no_meteor_without_java_or_the_extra(monkeypatch: pytest.MonkeyPatch, fake_java) -> None:
+    fake_java(ANSWERING)
+    monkeypatch.setattr(metrics, "_meteor_jar", lambda: None)
+    assert meteor(*ONE) is None
+    monkeypatch.undo()
+    monkeypatch.setenv("PATH", "")
+    assert meteor(*ONE) is None
+
+
+def test_the_other_scores_survive_a_broken_meteor(fake_java) -> None:
+    fake_java("sys.exit(1)")
+    with pytest.warns(UserWarning, match=r"no METEOR: meteor.jar: the Java program ended early"):
+        scores = score({"cat": "A cat."}, {"cat": ["a cat"], "dog": ["a dog!"]})
+    assert scores.meteor is None
+    assert scores.cider == pytest.approx(500)

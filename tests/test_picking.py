@@ -1,0 +1,227 @@
+"""Pickers: exact indices by hand, no look into the future, the same seed the same picks."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from picknet.picking import (
+    AllPicker,
+    BadPicker,
+    CoinPicker,
+    KMeansPicker,
+    Pick,
+    PickNetPicker,
+    RandomPicker,
+    UniformPicker,
+)
+from picknet.video import GLANCE_SIZE, Frame
+
+CAUSAL = [
+    lambda: PickNetPicker(brightness_policy),
+    lambda: AllPicker(),
+    lambda: CoinPicker(0.5, seed=3),
+]
+
+
+def grey_frames(values):
+    """Frames of one grey value each, half a second apart."""
+    for index, value in enumerate(values):
+        pixels = np.full((GLANCE_SIZE, GLANCE_SIZE, 3), value, dtype=np.uint8)
+        yield Frame.from_pixels(pixels, index=index, seconds=index / 2)
+
+
+def brightness_policy(glances, templates):
+    """Probability 1/20 for each grey value of difference: above 0.5 when a frame differs by more than 10."""
+    differences = glances.astype(float).mean(axis=(1, 2)) - templates.astype(float).mean(axis=(1, 2))
+    return np.minimum(np.abs(differences) / 20, 1.0)
+
+
+def picked(picker, values):
+    return [pick.index for _, pick in picker.pick(grey_frames(values))]
+
+
+def test_the_first_frame_is_picked_by_force_and_has_no_probability():
+    picks = [pick for _, pick in PickNetPicker(brightness_policy).pick(grey_frames([50, 50]))]
+    assert picks == [Pick(index=0, seconds=0.0, probability=None)]
+
+
+def test_a_frame_is_compared_with_the_last_picked_frame_not_with_the_last_seen():
+    # Each differs by 6 from the one before, but the third differs by 12 from the first.
+    assert picked(PickNetPicker(brightness_policy), [0, 6, 12, 18, 24, 30]) == [0, 2, 4]
+
+
+def test_a_pick_carries_the_frame_its_time_and_its_probability():
+    (_, (frame, pick)) = PickNetPicker(brightness_policy).pick(grey_frames([100, 90, 115, 115]))
+    assert frame.index == 2
+    assert pick == Pick(index=2, seconds=1.0, probability=0.75)
+
+
+def test_a_probability_equal_to_the_threshold_is_not_a_pick():
+    assert picked(PickNetPicker(brightness_policy), [0, 10]) == [0]
+    assert picked(PickNetPicker(brightness_policy, threshold=0.49), [0, 10]) == [0, 1]
+
+
+def test_the_policy_sees_one_glance_and_one_template_as_bytes():
+    shapes = []
+
+    def policy(glances, templates):
+        shapes.append((glances.shape, glances.dtype, templates.shape, templates.dtype))
+        return np.zeros(1)
+
+    list(PickNetPicker(policy).pick(grey_frames([1, 2])))
+    assert shapes == [((1, 56, 56), np.uint8, (1, 56, 56), np.uint8)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    past=st.lists(st.integers(0, 255), min_size=1, max_size=8),
+    one_future=st.lists(st.integers(0, 255), max_size=5),
+    another_future=st.lists(st.integers(0, 255), max_size=5),
+    make=st.sampled_from(CAUSAL),
+)
+def test_frames_to_come_do_not_change_what_was_picked(past, one_future, another_future, make):
+    one, another = (
+        [index for index in picked(make(), past + future) if index < len(past)]
+        for future in (one_future, another_future)
+    )
+    assert one == another
+
+
+@pytest.mark.parametrize("make", CAUSAL)
+def test_causal_pickers_follow_an_endless_stream_without_reading_ahead(make):
+    read = []
+
+    def endless():
+        for frame in grey_frames(itertools.cycle([0, 200])):
+            read.append(frame.index)
+            yield frame
+
+    picks = make().pick(endless())
+    for _ in range(5):
+        _, pick = next(picks)
+        assert pick.index == read[-1]
+
+
+def test_all_frames_are_all_frames():
+    assert picked(AllPicker(), [7] * 4) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("num_frames", "k", "ends", "indices"),
+    [
+        (30, 6, False, [2, 7, 12, 17, 22, 27]),  # centres of 5 frames each
+        (30, 6, True, [0, 6, 12, 17, 23, 29]),  # steps of 5.8: 0, 5.8, 11.6, 17.4, 23.2, 29
+        (7, 3, False, [1, 3, 5]),  # parts of 7/3: centres at 1.17, 3.5, 5.83
+        (7, 3, True, [0, 3, 6]),
+        (7, 1, False, [3]),
+        (7, 1, True, [3]),
+        (2, 1, False, [1]),
+        (4, 4, False, [0, 1, 2, 3]),
+        (4, 10, False, [0, 1, 2, 3]),
+        (4, 10, True, [0, 1, 2, 3]),
+        (6, 4, True, [0, 2, 3, 5]),  # 0, 1.67, 3.33, 5
+        (1, 3, True, [0]),
+    ],
+)
+def test_uniform_picks_these_frames(num_frames, k, ends, indices):
+    assert picked(UniformPicker(k, ends=ends), [0] * num_frames) == indices
+
+
+def test_random_picks_k_frames_in_order_and_each_as_often():
+    picker = RandomPicker(3, seed=1)
+    draws = [picked(picker, [0] * 6) for _ in range(600)]
+    assert all(len(set(draw)) == 3 and draw == sorted(draw) for draw in draws)
+    # Each frame is in half of the draws: 300, with a standard deviation of 12.
+    counts = np.bincount(np.concatenate(draws), minlength=6)
+    assert counts.sum() == 1800
+    assert np.abs(counts - 300).max() < 50
+
+
+def test_a_coin_picks_the_first_frame_and_about_half_of_the_rest():
+    picks = picked(CoinPicker(seed=0), [0] * 1001)
+    assert picks[0] == 0
+    assert abs(len(picks) - 501) < 65  # four standard deviations
+    assert picked(CoinPicker(0.0), [0] * 5) == [0]
+    assert picked(CoinPicker(1.0), [0] * 5) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: RandomPicker(5, seed=seed),
+        lambda seed: CoinPicker(seed=seed),
+        lambda seed: KMeansPicker(5, features=brightness, seed=seed),
+    ],
+)
+def test_the_same_seed_gives_the_same_picks(make):
+    videos = [np.random.default_rng(n).integers(0, 256, 20) for n in range(4)]
+
+    def run(seed):
+        picker = make(seed)
+        return [picked(picker, video) for video in videos]
+
+    assert run(11) == run(11)
+    assert run(11) == run(np.random.default_rng(11))
+    assert run(11) != run(12)
+
+
+def test_one_random_picker_does_not_pick_the_same_positions_from_every_video():
+    picker = RandomPicker(5, seed=0)
+    assert len({tuple(picked(picker, [0] * 30)) for _ in range(10)}) > 1
+
+
+def brightness(frame):
+    return frame.glance().astype(float).mean(keepdims=True).ravel()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_k_means_takes_the_frame_nearest_to_each_centre(seed):
+    # Centres 11, 101 and 203 (the mean of 200, 204, 205).
+    values = [10, 11, 12, 100, 101, 102, 200, 204, 205]
+    assert picked(KMeansPicker(3, features=brightness, seed=seed), values) == [1, 4, 7]
+
+
+def test_one_mean_is_the_frame_nearest_to_the_average():
+    assert picked(KMeansPicker(1, features=brightness), [0, 10, 26, 60]) == [2]  # average 24
+
+
+@settings(max_examples=40, deadline=None)
+@given(values=st.lists(st.integers(0, 3), min_size=1, max_size=12), k=st.integers(1, 14), seed=st.integers(0, 9))
+def test_k_means_gives_k_different_frames_however_alike_they_are(values, k, seed):
+    picks = picked(KMeansPicker(k, features=brightness, seed=seed), values)
+    assert picks == sorted(set(picks))
+    assert len(picks) == min(k, len(values))
+
+
+def test_k_means_leaves_the_features_as_they_were():
+    features = {0: np.array([1.0, 2.0]), 1: np.array([5.0, 6.0])}
+    list(KMeansPicker(1, features=lambda frame: features[frame.index]).pick(grey_frames([0, 0])))
+    assert features[0].tolist() == [1.0, 2.0]
+    assert features[1].tolist() == [5.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    "picker",
+    [UniformPicker(2), RandomPicker(2), KMeansPicker(2, features=brightness), AllPicker(), CoinPicker(),
+     PickNetPicker(brightness_policy)],
+)  # fmt: skip
+def test_no_frames_no_picks(picker):
+    assert list(picker.pick([])) == []
+
+
+@pytest.mark.parametrize(
+    "make", [UniformPicker, RandomPicker, lambda k: KMeansPicker(k, features=brightness)]
+)
+def test_less_than_one_frame_is_refused(make):
+    with pytest.raises(BadPicker, match=r"^k is 0: at least 1 frame has to be picked$"):
+        make(0)
+
+
+def test_impossible_probabilities_are_refused():
+    with pytest.raises(BadPicker, match=r"^threshold is 1\.5: from 0 \(pick all\) to 1 \(only the first\) is poss"):
+        PickNetPicker(brightness_policy, threshold=1.5)
+    with pytest.raises(BadPicker, match=r"^probability is -1: from 0 to 1 is possible$"):
+        CoinPicker(-1)
