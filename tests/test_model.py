@@ -190,7 +190,7 @@ def test_greedy_words_end_at_eos_and_are_never_pad_bos_or_unk():
     decoder = Decoder(ModelConfig(embedding_size=6, state_size=5, dropout=0.0), num_words=9)
     with torch.no_grad():
         decoder.embed.weight.mul_(20)  # enough spread that sentences of different lengths come out
-    words = decoder.greedy(torch.randn(50, 5) * 3, max_words=6)
+    words = decoder.write(torch.randn(50, 5) * 3, max_words=6)
     assert words.shape[1] <= 6
     for row in words.tolist():
         body = row[: row.index(EOS)] if EOS in row else row

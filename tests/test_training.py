@@ -65,6 +65,9 @@ CONFIG = parse_config(
     learning_rate = 0.003
     batch_size = 6
     schedule = "cosine"
+    [refinement]
+    epochs = 3
+    learning_rate = 0.003
     """
 )
 
@@ -103,11 +106,12 @@ def test_a_run_folder_holds_what_it_takes_to_repeat_and_to_use_it(finished):
     assert found == {
         "config.toml", "versions.json", "clips.json", "metrics.csv", "tensorboard", "checkpoints", "model",
     }  # fmt: skip
-    assert [row["stage"] for row in rows_of(finished)] == 10 * ["supervision"] + 4 * ["reinforcement"] + 4 * ["adaptation"]
+    epochs = {"supervision": 10, "reinforcement": 4, "adaptation": 4, "refinement": 3}
+    assert [row["stage"] for row in rows_of(finished)] == [stage for stage, n in epochs.items() for _ in range(n)]
     assert all(row["val_cider"] and row["val_picks"] for row in rows_of(finished))
     assert parse_config((finished / "config.toml").read_text()) == CONFIG
     card = json.loads((finished / "model" / "card.json").read_text())
-    assert set(card["stages"]) == {"supervision", "reinforcement", "adaptation"}
+    assert set(card["stages"]) == set(epochs)
     assert card["clips"] == {"train": {"used": 6, "missing": 0}, "val": {"used": 3, "missing": 0}}
 
 
@@ -148,7 +152,7 @@ def test_a_run_killed_in_each_stage_ends_as_an_uninterrupted_one(data, finished,
     (tmp_path / "config.toml").write_text(to_toml(CONFIG))
     arguments = [str(tmp_path / "config.toml"), str(data), str(out), str(finished.parent / "feature-cache")]
     resume = ""
-    for rows_at_death in (4, 12, 16):
+    for rows_at_death in (4, 12, 16, 20):
         process = subprocess.Popen([sys.executable, "-c", KILLED, *arguments, resume])
         deadline = time.monotonic() + 120
         while not (out / "metrics.csv").exists() or len(rows_of(out)) < rows_at_death:
@@ -212,6 +216,7 @@ def test_a_clip_that_cannot_be_read_is_reported_and_the_others_are_used(data, tm
         supervision=replace(CONFIG.supervision, epochs=1),
         reinforcement=replace(CONFIG.reinforcement, epochs=0),
         adaptation=replace(CONFIG.adaptation, epochs=0),
+        refinement=replace(CONFIG.refinement, epochs=0),
     )
     train(short, data=folder, dataset="folder", out=out, note=notes.append)
     assert "5 clips of the train split, 1 missing" in notes[0]
@@ -300,7 +305,7 @@ def test_the_advantage_is_the_sampled_reward_minus_the_greedy_one(prepared):
     for mask in (picked, network.picknet.walk(data.train.glances, data.train.counts).picked):
         for i in range(2):
             video = network.encoder(data.train.features[i][mask[i]][None], mask[i].sum()[None])
-            words = network.decoder.greedy(video, max_words=config.text.max_words)
+            words = network.decoder.write(video, max_words=config.text.max_words)
             text = data.vocabulary.decode(words[0].tolist()).split()
             unit = torch.nn.functional.normalize(data.train.features[i][mask[i]], dim=-1)
             n = len(unit)

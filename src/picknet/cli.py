@@ -87,6 +87,7 @@ class StageName(StrEnum):
     supervision = "supervision"
     reinforcement = "reinforcement"
     adaptation = "adaptation"
+    refinement = "refinement"
 
 
 class DeviceName(StrEnum):

@@ -107,11 +107,21 @@ class ReinforcementConfig:
     samples: int = 1
     """Monte-Carlo samples of the picks of a clip."""
     weight_decay: float = 0.0
+    average: float = 0.0
 
 
 @dataclass(frozen=True)
 class AdaptationConfig(SupervisionConfig):
     learning_rate: float = 1e-4
+
+
+@dataclass(frozen=True)
+class RefinementConfig(ReinforcementConfig):
+    epochs: int = 0
+    """Not in the paper, so off unless asked for."""
+    learning_rate: float = 5e-5
+    samples: int = 5
+    """Sentences sampled for each clip."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +138,7 @@ class Config:
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
     reinforcement: ReinforcementConfig = field(default_factory=ReinforcementConfig)
     adaptation: AdaptationConfig = field(default_factory=AdaptationConfig)
+    refinement: RefinementConfig = field(default_factory=RefinementConfig)
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
@@ -145,12 +156,14 @@ class Config:
             ("reward.max_picks_floor", self.reward.max_picks_floor, self.reward.min_picks, 10_000),
             ("reward.max_picks_share", self.reward.max_picks_share, 0, 1),
             ("reward.shrink_share", self.reward.shrink_share, 0, 1),
-            ("reinforcement.epochs", self.reinforcement.epochs, 0, 10**6),
-            ("reinforcement.batch_size", self.reinforcement.batch_size, 1, 2**20),
-            ("reinforcement.learning_rate", self.reinforcement.learning_rate, 0, 1),
-            ("reinforcement.samples", self.reinforcement.samples, 1, 1000),
         ):
             _check_range(name, value, low, high)
+        for name, sampled, fewest in (("reinforcement", self.reinforcement, 1), ("refinement", self.refinement, 2)):
+            _check_range(f"{name}.epochs", sampled.epochs, 0, 10**6)
+            _check_range(f"{name}.batch_size", sampled.batch_size, 1, 2**20)
+            _check_range(f"{name}.learning_rate", sampled.learning_rate, 0, 1)
+            _check_range(f"{name}.samples", sampled.samples, fewest, 1000)
+            _check_range(f"{name}.average", sampled.average, 0, 0.999999)
         for stage_name, stage in (("supervision", self.supervision), ("adaptation", self.adaptation)):
             for name, value, low, high in (
                 ("epochs", stage.epochs, 0, 10**6),

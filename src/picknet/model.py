@@ -60,13 +60,17 @@ class PickNet(nn.Module):
         differences = grey(glances) - grey(templates)
         return self._logits(self.hidden(differences.flatten(1)))
 
-    def walk(self, glances: Tensor, counts: Tensor, *, generator: torch.Generator | None = None) -> Walk:
+    def walk(
+        self, glances: Tensor, counts: Tensor, *, samples: int = 1, generator: torch.Generator | None = None
+    ) -> Walk:
         """Decide frame by frame over whole clips: by sampling with a generator, otherwise the likelier action.
 
-        glances: (batch, frames, 56, 56) uint8; counts: (batch,) frames that each clip really has.
+        glances: (batch, frames, 56, 56) uint8; counts: (batch,) frames that each clip really has. Every clip is
+        walked `samples` times; the walks of a clip stand together.
         """
         # W₁(g − g̃) = W₁g − W₁g̃: every glance meets the large matrix once, not once for each comparison.
-        seen = nn.functional.linear(grey(glances).flatten(2), self.hidden.weight)
+        seen = nn.functional.linear(grey(glances).flatten(2), self.hidden.weight).repeat_interleave(samples, dim=0)
+        counts = counts.repeat_interleave(samples)
         template = seen[:, 0]
         first = torch.ones(len(seen), dtype=torch.bool, device=seen.device)
         picked = [first]
@@ -287,8 +291,11 @@ class Decoder(nn.Module):
         return logits
 
     @torch.no_grad()
-    def greedy(self, video: Tensor, *, max_words: int) -> Tensor:
-        """v: (batch, S) -> words: (batch, at most max_words), padded after <eos>; <unk> is never written"""
+    def write(self, video: Tensor, *, max_words: int, generator: torch.Generator | None = None) -> Tensor:
+        """v: (batch, S) -> words: (batch, at most max_words), padded after <eos>; <unk> is never written
+
+        With a generator words are sampled, otherwise the likeliest is taken (greedy, as in the paper).
+        """
         context = self.from_video(video)
         state = torch.zeros_like(video)
         word = torch.full((len(video),), BOS, device=video.device)
@@ -298,7 +305,11 @@ class Decoder(nn.Module):
             state = self._cell(self.from_word(self.embed(word)) + context, state)
             logits = self.output(state)
             logits[:, [PAD, BOS, UNK]] = -torch.inf
-            word = torch.where(finished, PAD, logits.argmax(-1))
+            if generator is None:
+                word = logits.argmax(-1)
+            else:
+                word = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+            word = torch.where(finished, PAD, word)
             finished = finished | (word == EOS)
             words.append(word)
             if finished.all():

@@ -25,8 +25,8 @@ from picknet.model import Network
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-Stage = Literal["supervision", "reinforcement", "adaptation"]
-STAGES: tuple[Stage, ...] = ("supervision", "reinforcement", "adaptation")
+Stage = Literal["supervision", "reinforcement", "adaptation", "refinement"]
+STAGES: tuple[Stage, ...] = ("supervision", "reinforcement", "adaptation", "refinement")
 
 Checkpoint = Literal["last", "best"]
 """A stage's two checkpoints: all it takes to go on, and the weights that validated best."""
@@ -60,8 +60,9 @@ class Progress:
 
     epochs: int = 0
     steps: int = 0
-    best_epoch: int = -1
-    best_cider: float = -1.0
+    best_epoch: int = 0
+    """0: the weights the stage started from."""
+    best_score: float = -math.inf
     best: dict[str, Tensor] = field(default_factory=dict)
     """The weights of the best epoch."""
 
@@ -90,14 +91,18 @@ class Run:
         train_epoch: TrainEpoch,
         validate: Callable[[Network], dict[str, float]],
     ) -> None:
-        """Train modules of the network for a stage's epochs; leaves the best weights, by validation CIDEr, in it."""
+        """Train modules of the network for a stage's epochs; leaves the weights of the best validation score in it."""
         stage: StageConfig = getattr(self.config, name)
         if stage.epochs == 0:
             return
-        decay = stage.average if isinstance(stage, SupervisionConfig) else 0.0
+        decay = stage.average
         validated = copy.deepcopy(network) if decay else network
         weights = self._weights(network, validated, trained, stage)
         progress = self._restore(name, weights)
+        if not progress.best:
+            # What the stage starts from is a candidate too: training may only make it worse.
+            score = validate(validated)["score"]
+            progress = dataclasses.replace(progress, best_score=score, best=_copied(weights.averaged))
         saved_at = time.monotonic()
         for epoch in range(progress.epochs, stage.epochs):
             # All chance in an epoch hangs on (seed, stage, epoch) alone: a resumed run draws the same numbers.
@@ -118,14 +123,15 @@ class Run:
                 raise BadRun(f"{self.folder}: {name} broke down in epoch {epoch + 1} ({told}); {advice}")
             facts |= validate(validated)
             progress = dataclasses.replace(progress, epochs=epoch + 1, steps=learner.steps)
-            if facts["val_cider"] > progress.best_cider:
-                best = {key: parameter.detach().clone() for key, parameter in weights.averaged.items()}
-                progress = dataclasses.replace(progress, best_epoch=epoch, best_cider=facts["val_cider"], best=best)
+            score = facts.pop("score")
+            if score >= progress.best_score:
+                best = _copied(weights.averaged)
+                progress = dataclasses.replace(progress, best_epoch=epoch + 1, best_score=score, best=best)
             self._log(name, epoch + 1, facts)
             if epoch + 1 == stage.epochs or time.monotonic() - saved_at > SAVE_SECONDS:
                 self._save(name, progress, weights)
                 saved_at = time.monotonic()
-            self.report(name, epoch + 1, stage.epochs, facts | {"best": progress.best_cider})
+            self.report(name, epoch + 1, stage.epochs, facts | {"best_epoch": progress.best_epoch})
         network.load_state_dict(progress.best, strict=False)
         network.eval()
 
@@ -133,7 +139,7 @@ class Run:
         """Put a stage's best weights into the network, where the run has that stage behind it."""
         from safetensors.torch import load_file
 
-        path = self._checkpoint(name, "best")
+        path = checkpoint(self.folder, name, "best")
         if path.exists():
             network.load_state_dict(load_file(path, device=str(self.device)), strict=False)
 
@@ -142,7 +148,7 @@ class Run:
         path = self.folder / "metrics.csv"
         if not path.exists():
             return
-        done = {str(name): self._epochs_done(name) for name in STAGES}
+        done = {str(name): _progress(checkpoint(self.folder, name, "last"))["epochs"] for name in STAGES}
         with path.open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.DictReader(file) if int(row["epoch"]) <= done[row["stage"]]]
         with written_whole(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
@@ -166,9 +172,6 @@ class Run:
         averaged = {name: p for name, p in validated.named_parameters() if name in parameters}
         return Weights(parameters, averaged, optimiser)
 
-    def _checkpoint(self, name: Stage, which: Checkpoint) -> Path:
-        return self.folder / "checkpoints" / f"{name}-{which}.safetensors"
-
     def _save(self, name: Stage, progress: Progress, weights: Weights) -> None:
         from safetensors.torch import save_file
 
@@ -181,13 +184,13 @@ class Run:
         metadata = {"progress": json.dumps(dataclasses.asdict(dataclasses.replace(progress, best={})))}
         contents: dict[Checkpoint, dict[str, Tensor]] = {"last": tensors, "best": progress.best}
         for which, kept in contents.items():
-            with written_whole(self._checkpoint(name, which)) as temporary:
+            with written_whole(checkpoint(self.folder, name, which)) as temporary:
                 save_file({key: value.contiguous() for key, value in kept.items()}, temporary, metadata=metadata)
 
     def _restore(self, name: Stage, weights: Weights) -> Progress:
         from safetensors import SafetensorError, safe_open
 
-        path = self._checkpoint(name, "last")
+        path = checkpoint(self.folder, name, "last")
         if not path.exists():
             return Progress()
         try:
@@ -205,15 +208,6 @@ class Run:
             advice = "delete it to train the stage anew"
             raise BadRun(f"{path}: is no checkpoint of this run ({error}); {advice}") from error
         return Progress(**{**facts, "best": best})
-
-    def _epochs_done(self, name: Stage) -> int:
-        from safetensors import safe_open
-
-        path = self._checkpoint(name, "last")
-        if not path.exists():
-            return 0
-        with safe_open(path, framework="pt") as file:
-            return int(json.loads(file.metadata()["progress"])["epochs"])
 
     def _log(self, name: Stage, epoch: int, facts: dict[str, float]) -> None:
         path = self.folder / "metrics.csv"
@@ -262,6 +256,10 @@ class Learner:
         return {key: float(total) / (self.steps - self._first) for key, total in self._sums.items()}
 
 
+def _copied(weights: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+    return {key: parameter.detach().clone() for key, parameter in weights.items()}
+
+
 def learning_rate(stage: StageConfig, epoch: int) -> float:
     """The learning rate of an epoch."""
     if stage.schedule == "constant":
@@ -289,15 +287,30 @@ def claim(folder: Path, config: Config, *, resume: bool) -> None:
         raise BadRun(f"{folder}: was begun with other settings ('{old}', now '{new}'); name a new folder")
 
 
+def checkpoint(folder: Path, stage: str, which: Checkpoint) -> Path:
+    """Where a stage's checkpoint is."""
+    return folder / "checkpoints" / f"{stage}-{which}.safetensors"
+
+
+def _progress(path: Path) -> dict[str, Any]:
+    """Where a stage stood when its checkpoint was written; at the start where there is none."""
+    from safetensors import safe_open
+
+    if not path.exists():
+        return dataclasses.asdict(Progress())
+    with safe_open(path, framework="pt") as file:
+        facts: dict[str, Any] = json.loads(file.metadata()["progress"])
+    return facts
+
+
 def card(folder: Path) -> dict[str, Any]:
     """What `picknet info` tells of a run's model: how it came about and what it scored."""
     stages: dict[str, dict[str, float]] = {}
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            cider = float(row["val_cider"])
-            if row["stage"] not in stages or cider > stages[row["stage"]]["val_cider"]:
-                picks = round(float(row["val_picks"]), 2)
-                stages[row["stage"]] = {"epoch": int(row["epoch"]), "val_cider": round(cider, 2), "val_picks": picks}
+            if int(row["epoch"]) == _progress(checkpoint(folder, row["stage"], "last"))["best_epoch"]:
+                figures = {key: round(float(row[key]), 2) for key in ("val_cider", "val_picks")}
+                stages[row["stage"]] = {"epoch": int(row["epoch"]), **figures}
     clips = json.loads((folder / "clips.json").read_text(encoding="utf-8"))
     versions = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
     counts = {split: {key: len(rows) for key, rows in parts.items()} for split, parts in clips.items()}

@@ -1,4 +1,4 @@
-"""The paper's three stages, supervision, reinforcement and adaptation, and the command that runs them."""
+"""The paper's three stages, supervision, reinforcement and adaptation, one beyond it, and what runs them."""
 
 import dataclasses
 import json
@@ -24,6 +24,9 @@ from picknet.model import Network, gather_picked
 from picknet.rewards import language_reward, max_picks, total_reward, visual_diversity
 from picknet.runs import STAGES, BadRun, Report, Run, Stage, Step, TrainEpoch, card, claim
 from picknet.text import BOS, EOS, PAD, UNK, Vocabulary, tokenise
+
+OUT_OF_LIMITS = 1000.0
+"""More than any CIDEr: what an epoch's score loses when its picks leave the limits."""
 
 LENGTH_BLUR = 4.0
 """Captions whose lengths differ by less than this many words are mixed freely in batches."""
@@ -64,7 +67,8 @@ def supervision(network: Network, data: Data, config: Config, run: Run) -> None:
 
     def validate(candidate: Network) -> dict[str, float]:
         num_picks = round((stage.min_frames + stage.max_frames) / 2) if stage.min_frames else config.video.num_frames
-        return validation(candidate, data, config, evenly(data.val.counts, config.video.num_frames, num_picks))
+        picked = evenly(data.val.counts, config.video.num_frames, num_picks)
+        return validation(candidate, data, config, picked, limited=False)
 
     run.stage("supervision", network, trained, caption_epochs(data, stage, batch_loss), validate)
 
@@ -109,6 +113,23 @@ def adaptation(network: Network, data: Data, config: Config, run: Run) -> None:
     run.stage("adaptation", network, trained, caption_epochs(data, stage, batch_loss), validate)
 
 
+def refinement(network: Network, data: Data, config: Config, run: Run) -> None:
+    """Beyond the paper: the captioner learns from the CIDEr of sentences it samples itself; PickNet is held fixed."""
+    stage = config.refinement
+
+    def train_epoch(epoch: int, step: Step, order: np.random.Generator, generator: torch.Generator) -> None:
+        network.eval()
+        clips = order.permutation(len(data.train.clips))
+        for start in range(0, len(clips), stage.batch_size):
+            chosen = torch.from_numpy(clips[start : start + stage.batch_size]).to(data.device)
+            step(*sentence_loss(network, data, config, chosen, generator, samples=stage.samples))
+
+    def validate(candidate: Network) -> dict[str, float]:
+        return validation(candidate, data, config, greedy_picks(candidate, data.val))
+
+    run.stage("refinement", network, (network.encoder, network.decoder), train_epoch, validate)
+
+
 def cross_entropy(
     network: Network, data: Data, batch: "CaptionBatch", picked: Tensor, *, stage: SupervisionConfig, epoch: int
 ) -> Tensor:
@@ -138,13 +159,13 @@ def policy_loss(
     """
     glances, counts = data.train.glances[clips], data.train.counts[clips]
     many = torch.arange(len(clips), device=data.device).repeat_interleave(samples)
-    sampled = network.picknet.walk(glances[many], counts[many], generator=generator)
+    sampled = network.picknet.walk(glances, counts, samples=samples, generator=generator)
     with torch.no_grad():
         greedy = network.picknet.walk(glances, counts).picked
         picked = torch.cat([sampled.picked, greedy])
         of = torch.cat([clips[many], clips])
         features = data.train.features[of]
-        words = network.decoder.greedy(
+        words = network.decoder.write(
             network.encoder(*gather_picked(features, picked)), max_words=config.text.max_words
         )
         names = [data.train.clips[i].name for i in of.tolist()]
@@ -165,15 +186,43 @@ def policy_loss(
     }
 
 
+def sentence_loss(
+    network: Network, data: Data, config: Config, clips: Tensor, generator: torch.Generator, *, samples: int
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """−(r − b) log p of sampled sentences, a word; b is the mean reward of the same clip's other sentences."""
+    with torch.no_grad():
+        picked = network.picknet.walk(data.train.glances[clips], data.train.counts[clips], generator=generator).picked
+    video = network.encoder(*gather_picked(data.train.features[clips], picked)).repeat_interleave(samples, dim=0)
+    words = network.decoder.write(video.detach(), max_words=config.text.max_words, generator=generator)
+    names = [data.train.clips[i].name for i in clips.tolist() for _ in range(samples)]
+    reward = language_reward(data.train_cider, data.vocabulary, names, words)
+    by_clip = reward.view(-1, samples)
+    advantage = (by_clip - (by_clip.sum(1, keepdim=True) - by_clip) / (samples - 1)).flatten()
+    given = nn.functional.pad(words[:, :-1], (1, 0), value=BOS)
+    logits = network.decoder(video, given)
+    log_probability = -nn.functional.cross_entropy(
+        logits.flatten(0, 1), words.flatten(), ignore_index=PAD, reduction="none"
+    ).view_as(words)
+    loss = -(advantage[:, None] * log_probability).sum() / (words != PAD).sum()
+    return loss, {"loss": loss.detach(), "language": reward.mean(), "picks": picked.sum(1).float().mean()}
+
+
 @torch.no_grad()
-def validation(network: Network, data: Data, config: Config, picked: Tensor) -> dict[str, float]:
-    """CIDEr (×100) of greedy captions of the validation clips from their picked frames."""
+def validation(
+    network: Network, data: Data, config: Config, picked: Tensor, *, limited: bool = True
+) -> dict[str, float]:
+    """CIDEr (×100) of greedy captions of the validation clips from their picked frames.
+
+    `score` is what the best epoch is chosen by: CIDEr, but any epoch that keeps to the limits on picks goes first.
+    """
     network.eval()
     video = network.encoder(*gather_picked(data.val.features, picked))
-    words = network.decoder.greedy(video, max_words=config.text.max_words)
+    words = network.decoder.write(video, max_words=config.text.max_words)
     names = [clip.name for clip in data.val.clips]
     scores = language_reward(data.val_cider, data.vocabulary, names, words)
-    return {"val_cider": 100 * float(scores.mean()), "val_picks": float(picked.sum(1).float().mean())}
+    cider, num_picks = 100 * float(scores.mean()), float(picked.sum(1).float().mean())
+    within = not limited or config.reward.min_picks <= num_picks <= config.reward.max_picks_floor
+    return {"val_cider": cider, "val_picks": num_picks, "score": cider if within else cider - OUT_OF_LIMITS}
 
 
 @torch.no_grad()
@@ -308,7 +357,7 @@ def train(
 
     run = Run(folder, config, target, report)
     run.forget_unfinished_epochs()
-    for name, stage in zip(STAGES, (supervision, reinforcement, adaptation), strict=True):
+    for name, stage in zip(STAGES, (supervision, reinforcement, adaptation, refinement), strict=True):
         if name in stages:
             stage(network, prepared, config, run)
         else:
