@@ -13,7 +13,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     from picknet.config import Config, ModelConfig, TextConfig
-    from picknet.model import Network, export
+    from picknet.export import export
+    from picknet.model import Network
     from picknet.text import SPECIAL_WORDS, Vocabulary
 
     torch.manual_seed(0)

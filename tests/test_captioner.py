@@ -73,7 +73,7 @@ def test_a_beam_of_one_takes_the_likeliest_word_at_every_step(seed):
             break
         greedy.append(word)
         history = history * 10 + word
-    assert beam_search(decoder, START, beam=1, max_words=6)[0] == greedy
+    assert beam_search(decoder, START, beam=1, max_words=6, length_exponent=0.7)[0] == greedy
 
 
 def table_decoder(table):
@@ -93,7 +93,7 @@ def table_decoder(table):
 def test_a_beam_of_two_escapes_the_greedy_trap():
     # Greedy: 4 (0.6), then <eos> (0.5): 0.3 in all. Better: 5 (0.4), then <eos> (0.9): 0.36.
     step = table_decoder({BOS: {4: 0.6, 5: 0.4}, 4: {EOS: 0.5, 6: 0.5}, 5: {EOS: 0.9, 6: 0.1}, 6: {EOS: 1.0}})
-    assert beam_search(step, START, beam=1, max_words=5) == ([4], pytest.approx(math.log(0.3)))
+    assert beam_search(step, START, beam=1, max_words=5, length_exponent=0.7) == ([4], pytest.approx(math.log(0.3)))
     assert beam_search(step, START, beam=2, max_words=5, length_exponent=0) == ([5], pytest.approx(math.log(0.36)))
 
 

@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from picknet import model as models
-from picknet.config import Config, ModelConfig
-from picknet.files import UnwritableFile
-from picknet.model import DROP, PICK, Decoder, Encoder, Network, PickNet, State, UnknownCNN, gather_picked
-from picknet.runtime import BadModel
-from picknet.text import BOS, EOS, PAD, UNK, Vocabulary
+from picknet.config import ModelConfig
+from picknet.model import CNN, DROP, PICK, Decoder, Encoder, PickNet, State, UnknownCNN, gather_picked
+from picknet.text import BOS, EOS, PAD, UNK
 
 SMALL = ModelConfig(
     cnn="efficientnet_lite0", image_size=64, embedding_size=6, state_size=5, picker_hidden=7, dropout=0.0
@@ -70,7 +67,7 @@ def test_the_walk_picks_the_first_frame_by_force_and_compares_with_the_last_pick
     for t in range(1, 8):
         log_policy = picknet(clip[:, t], template).log_softmax(-1)[0]
         picked.append(bool(log_policy[PICK] > log_policy[DROP]))
-        log_probability += float(log_policy.max())
+        log_probability += log_policy.max().item()
         if picked[-1]:
             template = clip[:, t]
     assert walk.picked[0].tolist() == picked
@@ -219,12 +216,12 @@ def test_the_gradient_of_reinforce_is_p_minus_the_action_times_the_advantage():
 
 def test_an_unknown_cnn_is_named_with_what_is_possible():
     with pytest.raises(UnknownCNN, match=r"model.cnn is 'resnet_152'.*"):
-        models.CNN(ModelConfig(cnn="resnet_152"))
+        CNN(ModelConfig(cnn="resnet_152"))
 
 
 @pytest.mark.parametrize("name", ["efficientnet_lite0", "efficientnet_lite2"])
 def test_the_cnn_has_imagenet_weights_and_1280_features(name):
-    cnn = models.CNN(ModelConfig(cnn=name)).eval()
+    cnn = CNN(ModelConfig(cnn=name)).eval()
     with torch.inference_mode():
         features = cnn(torch.randint(0, 256, (2, 96, 96, 3), dtype=torch.uint8))
     assert features.shape == (2, 1280)
@@ -232,81 +229,8 @@ def test_the_cnn_has_imagenet_weights_and_1280_features(name):
     assert cnn.body.network._bn1.running_var.std() > 0.01
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    torch.manual_seed(3)
-    vocabulary = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", "a", "man", "cat"))
-    config = Config(model=SMALL)
-    network = Network(SMALL, len(vocabulary)).eval()
-    folder = tmp_path_factory.mktemp("model") / "small"
-    models.export(network, vocabulary, config, folder, card={"trained_on": "nothing"})
-    return network, vocabulary, config, folder
-
-
-def test_a_model_folder_brings_the_network_back(small):
-    network, vocabulary, config, folder = small
-    again, words, settings = models.load(folder)
-    assert (words.words, settings) == (vocabulary.words, config)
-    before, after = network.state_dict(), again.state_dict()
-    for name, tensor in before.items():
-        torch.testing.assert_close(after[name].float(), tensor.float(), atol=2e-3, rtol=2e-3)
-
-
-def test_the_graphs_compute_what_pytorch_computes(small):
-    from picknet.runtime import Runtime
-
-    *_, folder = small
-    network, _, _ = models.load(folder)
-    network.eval()
-    runtime = Runtime(folder)
-    generator = np.random.default_rng(0)
-    pixels = generator.integers(0, 256, (2, 64, 64, 3), dtype=np.uint8)
-    now, last = generator.integers(0, 256, (2, 3, 56, 56), dtype=np.uint8)
-    features = runtime.features(pixels)
-    with torch.inference_mode():
-        expected = network.cnn(torch.from_numpy(pixels)).numpy()
-        np.testing.assert_allclose(features, expected, atol=0.03 * np.abs(expected).max())
-        policy = network.picknet(torch.from_numpy(now), torch.from_numpy(last)).softmax(-1)[:, PICK]
-        np.testing.assert_allclose(runtime.policy(now, last), policy.numpy(), atol=2e-3)
-        state = runtime.encode(features, runtime.start(2))
-        peer = network.encoder.step(torch.from_numpy(features), network.encoder.start(2))
-        np.testing.assert_allclose(state.h, peer.h.numpy(), atol=5e-3)
-        log_probabilities, following = runtime.decode(np.array([BOS, 5]), state.h, np.zeros_like(state.h))
-        peer_log, peer_state = network.decoder.step(
-            torch.tensor([BOS, 5]), torch.from_numpy(np.array(state.h)), torch.zeros(2, 5)
-        )
-        np.testing.assert_allclose(log_probabilities, peer_log.numpy(), atol=1e-2)
-        np.testing.assert_allclose(following, peer_state.numpy(), atol=5e-3)
-
-
-def test_weights_are_stored_once(small):
-    *_, folder = small
-    graphs = sum(path.stat().st_size for path in folder.glob("*.onnx"))
-    assert graphs < 0.1 * (folder / "weights.safetensors").stat().st_size
-
-
-def test_export_does_not_write_over_a_folder_that_is_no_model(small, tmp_path):
-    network, vocabulary, config, _ = small
-    (tmp_path / "precious.txt").write_text("keep me")
-    with pytest.raises(UnwritableFile, match="is no model folder; name a new folder"):
-        models.export(network, vocabulary, config, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
-
-
-def test_weights_that_do_not_fit_their_config_are_refused(small, tmp_path):
-    import shutil
-
-    *_, folder = small
-    broken = tmp_path / "broken"
-    shutil.copytree(folder, broken)
-    config = (broken / "config.toml").read_text().replace("state_size = 5", "state_size = 4")
-    (broken / "config.toml").write_text(config)
-    with pytest.raises(BadModel, match=r"weights.safetensors: does not fit config.toml"):
-        models.load(broken)
-
-
-def test_a_step_from_zero_is_the_start(small):
-    network, *_ = small
-    start = network.encoder.start(2)
+def test_the_encoder_starts_with_nothing_in_memory():
+    start = Encoder(SMALL, feature_size=4).start(2)
     assert isinstance(start, State)
     assert not start.h.any()
+    assert not start.c.any()

@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from picknet import model as models
 from picknet.config import Config, ModelConfig, parse_config, to_toml
 from picknet.datasets import BadData, Clip
 from picknet.features import SeenSplit, see
 from picknet.metrics import Cider
-from picknet.model import Network
+from picknet.model import CNN, Network
 from picknet.runs import BadRun, learning_rate
 from picknet.text import BOS, EOS, PAD, Vocabulary, tokenise
 from picknet.training import (
@@ -143,7 +142,8 @@ from picknet import runs, training
 from picknet.config import load_config
 runs.SAVE_SECONDS = 0.0
 config, data, out, cache, resume = sys.argv[1:]
-training.train(load_config(config), data=data, dataset="folder", out=out, cache=cache, resume=bool(resume), device="cpu")
+settings = dict(data=data, dataset="folder", out=out, cache=cache, resume=bool(resume), device="cpu")
+training.train(load_config(config), **settings)
 """
 
 
@@ -193,7 +193,8 @@ def test_fine_tuning_keeps_the_words_and_adds_new_ones(data, finished, tmp_path)
     (own / "videos").mkdir(parents=True)
     for i in range(4):
         (own / "videos" / f"clip{i}.mp4").write_bytes((data / "videos" / f"clip{i}.mp4").read_bytes())
-    rows = [{"clip": f"clip{i}", "caption": "a crimson square jumps", "split": "val" if i == 3 else "train"} for i in range(4)]
+    splits = ("train", "train", "train", "val")
+    rows = [{"clip": f"clip{i}", "caption": "a crimson box jumps", "split": split} for i, split in enumerate(splits)]
     (own / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
     out = tmp_path / "tuned"
     train(CONFIG, data=own, dataset="folder", out=out, start=finished / "model", stages=("adaptation",))
@@ -201,6 +202,12 @@ def test_fine_tuning_keeps_the_words_and_adds_new_ones(data, finished, tmp_path)
     assert after[: len(before)] == before
     assert set(after[len(before) :]) == {"crimson", "jumps"}
     assert {row["stage"] for row in rows_of(out)} == {"adaptation"}
+
+
+def test_fine_tuning_another_network_is_refused(data, finished, tmp_path):
+    larger = replace(CONFIG, model=replace(CONFIG.model, state_size=13))
+    with pytest.raises(BadRun, match=r"model: its model.state_size is 12, the config's is 13"):
+        train(larger, data=data, dataset="folder", out=tmp_path / "run", start=finished / "model")
 
 
 def test_a_clip_that_cannot_be_read_is_reported_and_the_others_are_used(data, tmp_path):
@@ -228,7 +235,7 @@ def test_features_are_extracted_once_and_anew_when_a_setting_changes(data, tmp_p
     from picknet.datasets import load_split
 
     split = load_split(data, dataset="folder", split="val")
-    cnn = models.CNN(CONFIG.model).eval()
+    cnn = CNN(CONFIG.model).eval()
     first = see(split, cnn, CONFIG, cache=tmp_path)
     written = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert len(written) == 3
@@ -245,7 +252,7 @@ def test_a_damaged_cache_file_is_made_anew(data, tmp_path):
     from picknet.datasets import load_split
 
     split = load_split(data, dataset="folder", split="val")
-    cnn = models.CNN(CONFIG.model).eval()
+    cnn = CNN(CONFIG.model).eval()
     first = see(split, cnn, CONFIG, cache=tmp_path)
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:100])

@@ -32,10 +32,6 @@ Source = str | os.PathLike[str] | Iterable[Frame]
 SHIPPED = Path(__file__).parent / "models"
 DEFAULT_MODEL = "msvd"
 
-LENGTH_EXPONENT = 0.7
-"""A beam's sentences are compared by log P / (number of words, <eos> too)^LENGTH_EXPONENT. At 0 short ones win because
-they are short; at 1 a sentence gains by any word that is likelier than its average."""
-
 
 class NothingToCaption(PicknetError):
     """No frame at all."""
@@ -93,7 +89,7 @@ class Captioner:
         self.runtime = runtime
         self.name = name
         self.config = runtime.config
-        self.picker: Picker = PickNetPicker(runtime.policy)
+        self.picker: Picker = PickNetPicker(runtime.policy, threshold=runtime.config.model.pick_threshold)
 
     def caption(
         self,
@@ -143,7 +139,11 @@ class Captioner:
             return self.runtime.decode(words, np.repeat(state.h, len(words), axis=0), states)
 
         words, log_probability = beam_search(
-            step, np.zeros_like(state.h), beam=self._checked_beam(beam), max_words=self.config.text.max_words
+            step,
+            np.zeros_like(state.h),
+            beam=self._checked_beam(beam),
+            max_words=self.config.text.max_words,
+            length_exponent=self.config.length_exponent,
         )
         return Sentence(self.runtime.vocabulary.decode(words), log_probability)
 
@@ -168,7 +168,7 @@ def beam_search(
     *,
     beam: int,
     max_words: int,
-    length_exponent: float = LENGTH_EXPONENT,
+    length_exponent: float,
 ) -> tuple[list[int], float]:
     """The best sentence of at most `max_words` words, without <eos>, and its log-probability; a beam of 1 is greedy.
 

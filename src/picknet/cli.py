@@ -90,6 +90,10 @@ class StageName(StrEnum):
     refinement = "refinement"
 
 
+FINE_TUNING = (StageName.adaptation,)
+"""The stages of --from: picker and captioner are trained already, and go on together."""
+
+
 class DeviceName(StrEnum):
     auto = "auto"
     cpu = "cpu"
@@ -480,7 +484,7 @@ def train(
     dataset: Annotated[
         DatasetName | None, typer.Option(help="How the captions are stored: msvd, and folder with --from.")
     ] = None,
-    stage: Annotated[list[StageName] | None, typer.Option(help="Only these stages.")] = None,
+    stage: Annotated[list[StageName] | None, typer.Option(help="Only these stages; with --from: adaptation.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another setting, as in reward.penalty=-2.")
     ] = None,
@@ -489,7 +493,7 @@ def train(
     device: Annotated[DeviceName, typer.Option(help="Where to train.")] = DeviceName.auto,
     cache: Annotated[Path | None, typer.Option(help="Where features are kept; by default beside the run.")] = None,
 ) -> None:
-    """Train the paper's three stages."""
+    """Train the paper's three stages, and refinement where the config asks for it."""
     from picknet.captioner import load
 
     start_folder = load(start).runtime.folder if start else None
@@ -503,7 +507,7 @@ def train(
             data=data,
             out=out,
             dataset=(dataset or default).value,
-            stages=tuple(name.value for name in stage or StageName),
+            stages=tuple(name.value for name in stage or (FINE_TUNING if start else StageName)),
             start=start_folder,
             resume=resume,
             device=device.value,
@@ -546,7 +550,7 @@ class _TrainingWatch:
 
     def report(self, stage: str, done: int, total: int, facts: dict[str, float]) -> None:
         told = {name: f"{name.replace('_', ' ')} {value:.4g}" for name, value in facts.items()}
-        chief = [told[name] for name in ("loss", "reward", "picks", "val_cider", "best") if name in told]
+        chief = [told[name] for name in ("loss", "reward", "picks", "val_cider", "best_epoch") if name in told]
         self._move(stage, done, total, ", ".join(chief))
         if not sys.stdout.isatty():
             print(f"{stage} {done}/{total}: {', '.join(told.values())}", flush=True)

@@ -47,6 +47,8 @@ class ModelConfig:
     """Size of PickNet's hidden layer."""
     output_gate: Literal["sigmoid", "tanh"] = "sigmoid"
     """The encoder's output gate: tanh as arXiv v1 prints it, sigmoid as ECCV 2018 (an ordinary LSTM)."""
+    pick_threshold: float = 0.5
+    """A frame is picked in use when its probability is above this; 0.5 is the likelier action, as in the paper."""
     initial_pick_probability: float = 0.5
     """How often an untrained PickNet picks; 0.5 is what a plain initialisation gives."""
     dropout: float = 0.5
@@ -131,6 +133,8 @@ class Config:
     seed: int = 0
     beam: int = 1
     """Beam width when captioning: 1 is greedy, as in the paper."""
+    length_exponent: float = 0.7
+    """Sentences of a beam are compared by log-probability / length ** this; 0 favours short ones."""
     video: VideoConfig = field(default_factory=VideoConfig)
     text: TextConfig = field(default_factory=TextConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -150,6 +154,8 @@ class Config:
             ("model.embedding_size", self.model.embedding_size, 1, 2**16),
             ("model.state_size", self.model.state_size, 1, 2**16),
             ("model.picker_hidden", self.model.picker_hidden, 1, 2**16),
+            ("model.pick_threshold", self.model.pick_threshold, 0, 1),
+            ("length_exponent", self.length_exponent, 0, 10),
             ("model.initial_pick_probability", self.model.initial_pick_probability, 0.01, 0.99),
             ("model.dropout", self.model.dropout, 0, 0.99),
             ("reward.min_picks", self.reward.min_picks, 1, self.video.num_frames),

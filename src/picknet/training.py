@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -14,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from picknet import model as models
 from picknet.config import Config, SupervisionConfig, load_config
 from picknet.datasets import BadData, Dataset, Split, load_split
+from picknet.export import export, load_network
 from picknet.features import SeenSplit, see
 from picknet.files import write_text
 from picknet.metrics import Cider
@@ -334,9 +335,10 @@ def train(
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
     torch.use_deterministic_algorithms(True, warn_only=True)
     target = _device(device)
+    warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
     folder = Path(out)
-    claim(folder, config, resume=resume)
     train_split, val_split = (load_split(data, dataset=dataset, split=name) for name in ("train", "val"))
+    claim(folder, config, resume=resume)
     torch.manual_seed(config.seed)
     if start is None:
         vocabulary = _vocabulary(config, data, dataset)
@@ -372,8 +374,8 @@ def export_run(
     folder = Path(run)
     config = load_config(folder / "config.toml")
     if network is None or vocabulary is None:
-        network, vocabulary, _ = models.load(folder / "model")
-    models.export(network, vocabulary, config, out, card=card(folder))
+        network, vocabulary, _ = load_network(folder / "model")
+    export(network, vocabulary, config, out, card=card(folder))
     return Path(out)
 
 
@@ -432,9 +434,11 @@ def _vocabulary(config: Config, data: str | Path, dataset: Dataset) -> Vocabular
 
 def _extended(start: str | Path, config: Config, captions: Sequence[str]) -> tuple[Network, Vocabulary]:
     """The network of a model folder, with rows added for frequent words it does not know yet."""
-    old, vocabulary, before = models.load(start)
-    if before.model != config.model:
-        raise BadRun(f"{start}: its network is not the config's; leave [model] as the model has it")
+    old, vocabulary, before = load_network(start)
+    for name in ("cnn", "image_size", "embedding_size", "state_size", "picker_hidden", "output_gate"):
+        has, wanted = getattr(before.model, name), getattr(config.model, name)
+        if has != wanted:
+            raise BadRun(f"{start}: its model.{name} is {has}, the config's is {wanted}; leave it as the model has it")
     known = set(vocabulary.words)
     frequent = Vocabulary.from_captions((tokenise(caption) for caption in captions), min_count=config.text.min_count)
     grown = Vocabulary(vocabulary.words + tuple(word for word in frequent.words if word not in known))

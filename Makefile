@@ -1,0 +1,32 @@
+# `make demo` captions the sample video, `make test` runs every check. Both install what they need into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+.PHONY: demo test bench clean
+
+demo: .venv/base
+	$(BIN)/picknet caption samples/cockatoo.mp4 --sheet demo.png
+	@echo "The frames it came from: demo.png"
+
+test: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest
+
+bench: .venv/dev
+	$(BIN)/python benchmarks/cider.py
+
+.venv/base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(INSTALL) .
+	@touch $@
+
+.venv/dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(INSTALL) ".[dev,train]"
+	@touch $@
+
+clean:
+	rm -rf .venv demo.png .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
