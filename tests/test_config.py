@@ -40,6 +40,11 @@ def test_overrides_are_laid_over_the_file():
         ("[reward]\ndiversity = 'x'", "config: reward.diversity is 'x'; possible: deviation, cosine"),
         ("reward = 3", "config: 'reward' is a group of settings, got 3"),
         ("[text]\nvocabulary_splits = 'x'", "config: text.vocabulary_splits is 'x'; expected a list of strings"),
+        ("seed = -1", "seed is -1; possible: 0 to 9223372036854775808"),
+        ("[supervision]\nteacher_forcing_k = 0", "supervision.teacher_forcing_k is 0.0; possible: 0.001 to 1000000.0"),
+        ("[video]\nmin_frames = 3", "config: unknown setting 'video.min_frames'; did you mean 'video.num_frames'?"),
+        ("[model]\nepochs = 3", "config: unknown setting 'model.epochs'; did you mean 'supervision.epochs'?"),
+        ("[video]\nxyz = 3", "config: unknown setting 'video.xyz'; known: num_frames"),
         ("[adaptation]\nepochs = -1", "adaptation.epochs is -1; possible: 0 to 1000000"),
     ],
 )

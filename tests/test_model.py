@@ -1,6 +1,10 @@
 """The paper's equations, each against numbers worked out by hand or by NumPy in float64."""
 
 import math
+import sys
+import types
+from fnmatch import fnmatch
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -217,6 +221,31 @@ def test_the_gradient_of_reinforce_is_p_minus_the_action_times_the_advantage():
 def test_an_unknown_cnn_is_named_with_what_is_possible():
     with pytest.raises(UnknownCNN, match=r"model.cnn is 'resnet_152'.*"):
         CNN(ModelConfig(cnn="resnet_152"))
+
+
+def test_other_networks_come_from_timm_with_their_own_normalisation(monkeypatch):
+    # A stand-in for timm: its models are called with num_classes=0 and then give pooled features.
+    class Network(torch.nn.Module):
+        num_features, head_hidden_size = 3, 3
+        pretrained_cfg: ClassVar = {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
+
+        def forward(self, images):
+            return images.mean(dim=(2, 3))
+
+    calls = []
+    timm = types.SimpleNamespace(
+        list_models=lambda pattern="*": ["resnet152"] if fnmatch("resnet152", pattern) else [],
+        is_model=lambda name: name == "resnet152",
+        create_model=lambda name, **settings: calls.append((name, settings)) or Network(),
+    )
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    cnn = CNN(ModelConfig(cnn="resnet152"))
+    assert calls == [("resnet152", {"pretrained": True, "num_classes": 0})]
+    pixels = torch.tensor([0, 255, 51], dtype=torch.uint8).expand(1, 8, 8, 3)
+    # (x/255 − 0.5) / 0.25 for x = 0, 255, 51
+    torch.testing.assert_close(cnn(pixels), torch.tensor([[-2.0, 2.0, -1.2]]))
+    with pytest.raises(UnknownCNN, match=r"'resnet', which timm does not know \(near: resnet152\)"):
+        CNN(ModelConfig(cnn="resnet"))
 
 
 @pytest.mark.parametrize("name", ["efficientnet_lite0", "efficientnet_lite2"])

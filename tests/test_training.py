@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,18 +19,22 @@ from picknet.config import Config, ModelConfig, parse_config, to_toml
 from picknet.datasets import BadData, Clip
 from picknet.features import SeenSplit, see
 from picknet.metrics import Cider
-from picknet.model import CNN, Network
-from picknet.runs import BadRun, learning_rate
-from picknet.text import BOS, EOS, PAD, Vocabulary, tokenise
+from picknet.model import CNN, Network, gather_picked
+from picknet.runs import BadRun, Learner, Run, Weights, learning_rate
+from picknet.text import BOS, EOS, PAD, UNK, Vocabulary, tokenise
 from picknet.training import (
     all_frames,
     caption_batches,
+    cross_entropy,
     evenly,
+    export_run,
     policy_loss,
     prepare,
     random_subsets,
+    sentence_loss,
     teacher_forcing_probability,
     train,
+    validation,
 )
 
 CONFIG = parse_config(
@@ -103,7 +108,8 @@ def rows_of(run: Path) -> list[dict[str, str]]:
 def test_a_run_folder_holds_what_it_takes_to_repeat_and_to_use_it(finished):
     found = {path.name for path in finished.iterdir()}
     assert found == {
-        "config.toml", "versions.json", "clips.json", "metrics.csv", "tensorboard", "checkpoints", "model",
+        "config.toml", "origin.json", "versions.json", "words.txt", "clips.json", "metrics.csv", "tensorboard",
+        "checkpoints", "model",
     }  # fmt: skip
     epochs = {"supervision": 10, "reinforcement": 4, "adaptation": 4, "refinement": 3}
     assert [row["stage"] for row in rows_of(finished)] == [stage for stage, n in epochs.items() for _ in range(n)]
@@ -175,12 +181,35 @@ def test_a_run_is_not_written_over_and_not_mixed_with_another(data, finished, tm
     other = replace(CONFIG, seed=5)
     with pytest.raises(BadRun, match=r"was begun with other settings \('seed = 0', now 'seed = 5'\)"):
         train(other, data=data, dataset="folder", out=finished, resume=True)
+    with pytest.raises(BadRun, match=r"was begun otherwise \(from: None, now .*model\); give the same command again"):
+        train(CONFIG, data=data, dataset="folder", out=finished, resume=True, start=finished / "model")
     with pytest.raises(BadRun, match="no run to resume here"):
         train(CONFIG, data=data, dataset="folder", out=tmp_path / "none", resume=True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("do not touch")
     with pytest.raises(BadRun, match="is there already and is no run folder"):
         train(CONFIG, data=data, dataset="folder", out=tmp_path / "full")
+
+
+def test_a_run_that_has_not_ended_can_be_exported(data, finished, tmp_path):
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(finished, unfinished)
+    shutil.rmtree(unfinished / "model")
+    export_run(unfinished, tmp_path / "model")
+    export_run(finished, tmp_path / "again")
+    for part in ("weights.safetensors", "words.txt", "config.toml", "card.json"):
+        assert (tmp_path / "model" / part).read_bytes() == (tmp_path / "again" / part).read_bytes()
+    with pytest.raises(BadRun, match="holds no run that has come as far as a checkpoint"):
+        export_run(data, tmp_path / "none")
+
+
+def test_a_log_cut_in_its_last_row_does_not_stop_a_resumed_run(finished, tmp_path):
+    run = tmp_path / "cut"
+    shutil.copytree(finished, run)
+    with (run / "metrics.csv").open("a") as file:
+        file.write("refinement,99")
+    Run(run, CONFIG, torch.device("cpu"), lambda *_: None).forget_unfinished_epochs()
+    assert rows_of(run) == rows_of(finished)
 
 
 def test_an_impossible_device_is_named_with_the_possible_ones(data, tmp_path):
@@ -211,8 +240,6 @@ def test_fine_tuning_another_network_is_refused(data, finished, tmp_path):
 
 
 def test_a_clip_that_cannot_be_read_is_reported_and_the_others_are_used(data, tmp_path):
-    import shutil
-
     folder = tmp_path / "data"
     shutil.copytree(data, folder)
     (folder / "videos" / "clip2.mp4").write_bytes(b"this is no video")
@@ -298,6 +325,25 @@ def test_an_epoch_visits_every_caption_once_with_its_own_clip(prepared):
         assert len(batch.captions) <= 4
 
 
+def test_cross_entropy_is_the_mean_of_minus_log_p_over_words_and_eos(prepared):
+    network, data = prepared
+    network.eval()
+    stage = replace(CONFIG.supervision, batch_size=9, captions_per_video=3, teacher_forcing_floor=1.0)
+    (batch,) = caption_batches(data, stage, epoch=0, order=np.random.default_rng(0))
+    picked = all_frames(data.train.counts[batch.clips], 6)
+    losses = []
+    for caption in batch.captions.tolist():
+        clip = data.owners[caption]
+        count = int(data.train.counts[clip])
+        video = network.encoder(data.train.features[clip, :count][None], torch.tensor([count]))
+        state = torch.zeros_like(video)
+        for t in range(data.lengths[caption]):
+            log_probabilities, state = network.decoder.step(data.words[caption, t][None], video, state)
+            losses.append(-log_probabilities[0, data.words[caption, t + 1]].item())
+    loss = cross_entropy(network, data, batch, picked, label_smoothing=0.0)
+    assert loss.item() == pytest.approx(np.mean(losses), abs=1e-5)
+
+
 def test_the_advantage_is_the_sampled_reward_minus_the_greedy_one(prepared):
     network, data = prepared
     config = replace(CONFIG, reward=replace(CONFIG.reward, min_picks=1, max_picks_floor=6))
@@ -324,6 +370,62 @@ def test_the_advantage_is_the_sampled_reward_minus_the_greedy_one(prepared):
     expected = -(advantage * walk.log_probability).mean()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-4, abs=1e-5)
     assert facts["reward"].item() == pytest.approx(np.mean(rewards[:2]), rel=1e-4)
+
+
+def test_several_samples_of_a_clip_share_its_baseline(prepared):
+    network, data = prepared
+    network.eval()
+    generator = torch.Generator().manual_seed(1)
+    _, picked, _ = policy_loss(network, data, CONFIG, torch.tensor([0, 1]), 6, generator, samples=3)
+    assert picked.shape == (6, 6)
+    assert not picked[3:, 4:].any()  # the second clip has four frames, in all three of its samples
+    assert picked[:3, 4:].any()
+
+
+def test_sampled_sentences_are_weighed_against_the_other_sentences_of_their_clip(prepared):
+    network, data = prepared
+    network.eval()
+    clips = torch.tensor([0, 1])
+    loss, facts = sentence_loss(network, data, CONFIG, clips, torch.Generator().manual_seed(3), samples=2)
+    generator = torch.Generator().manual_seed(3)
+    picked = network.picknet.walk(data.train.glances, data.train.counts, generator=generator).picked
+    video = network.encoder(*gather_picked(data.train.features, picked)).repeat_interleave(2, dim=0)
+    words = network.decoder.write(video, max_words=CONFIG.text.max_words, generator=generator)
+    names = ["one", "one", "two", "two"]
+    rewards = data.train_cider.scores(names, [data.vocabulary.decode(row).split() for row in words.tolist()])
+    advantages = [rewards[0] - rewards[1], rewards[1] - rewards[0], rewards[2] - rewards[3], rewards[3] - rewards[2]]
+    total, num_words = 0.0, 0
+    for i, advantage in enumerate(advantages):
+        state, word = torch.zeros(1, 5), torch.tensor([BOS])
+        for following in words[i][words[i] != PAD]:
+            log_probabilities, state = network.decoder.step(word, video[i : i + 1], state)
+            log_probabilities[:, [PAD, BOS, UNK]] = -torch.inf
+            total -= advantage * log_probabilities.log_softmax(-1)[0, following].item()
+            word = following[None]
+            num_words += 1
+    assert any(advantages)
+    assert loss.item() == pytest.approx(total / num_words, rel=1e-4)
+    assert facts["language"].item() == pytest.approx(np.mean(rewards), rel=1e-5)
+
+
+def test_an_epoch_outside_the_limits_on_picks_scores_below_every_other(prepared):
+    network, data = prepared
+    config = replace(CONFIG, reward=replace(CONFIG.reward, min_picks=2, max_picks_floor=3))
+    three, four = (validation(network, data, config, evenly(data.val.counts, 6, k)) for k in (3, 4))
+    assert three["score"] == three["val_cider"]
+    assert four["score"] < 0
+    free = validation(network, data, config, evenly(data.val.counts, 6, 4), limited=False)
+    assert free["score"] == free["val_cider"]
+
+
+def test_the_moving_average_follows_closely_at_first_and_then_by_its_decay():
+    trained, averaged = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+    optimiser = torch.optim.SGD([trained], lr=1.0)
+    weights = Weights({"w": trained}, {"w": averaged}, optimiser)
+    Learner(weights, decay=0.9, steps=0).step(-trained.sum(), {})  # w moves from 0 to 1
+    assert averaged.item() == pytest.approx(0.9)  # (1 + 0) / (10 + 0) of the old is kept
+    Learner(weights, decay=0.9, steps=1000).step(-trained.sum(), {})  # w moves from 1 to 2
+    assert averaged.item() == pytest.approx(0.9 * 0.9 + 0.1 * 2)
 
 
 def test_masks_of_frames():

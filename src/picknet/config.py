@@ -36,7 +36,7 @@ class TextConfig:
 @dataclass(frozen=True)
 class ModelConfig:
     cnn: str = "resnet152"
-    """efficientnet_lite0, efficientnet_lite2, or any timm model's name (with the timm extra)."""
+    """efficientnet_lite0, efficientnet_lite2, or a timm model's name (with the timm extra)."""
     image_size: int = 224
     """The CNN sees a picked frame as image_size × image_size pixels."""
     embedding_size: int = 512
@@ -76,7 +76,7 @@ class RewardConfig:
 
 
 @dataclass(frozen=True)
-class SupervisionConfig:
+class CaptioningConfig:
     epochs: int = 100
     """An epoch visits every caption once."""
     learning_rate: float = 3e-4
@@ -89,13 +89,17 @@ class SupervisionConfig:
     teacher_forcing_floor: float = 0.6
     """Scheduled sampling: the true word is fed with probability max(floor, k / (k + exp(epoch / k)))."""
     teacher_forcing_k: float = 24.0
-    min_frames: int = 0
-    """0: the encoder reads all frames, as in the paper. n: random subsets of n frames up to max_frames."""
-    max_frames: int = 0
     label_smoothing: float = 0.0
     weight_decay: float = 0.0
     average: float = 0.0
     """Decay of the moving average of the weights that is validated and kept; 0: none."""
+
+
+@dataclass(frozen=True)
+class SupervisionConfig(CaptioningConfig):
+    min_frames: int = 0
+    """0: the encoder reads all frames, as in the paper. n: random subsets of n frames up to max_frames."""
+    max_frames: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class ReinforcementConfig:
 
 
 @dataclass(frozen=True)
-class AdaptationConfig(SupervisionConfig):
+class AdaptationConfig(CaptioningConfig):
     learning_rate: float = 1e-4
 
 
@@ -146,6 +150,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
+            ("seed", self.seed, 0, 2**63),
             ("beam", self.beam, 1, 100),
             ("video.num_frames", self.video.num_frames, 1, 10_000),
             ("text.min_count", self.text.min_count, 1, 10**9),
@@ -162,6 +167,8 @@ class Config:
             ("reward.max_picks_floor", self.reward.max_picks_floor, self.reward.min_picks, 10_000),
             ("reward.max_picks_share", self.reward.max_picks_share, 0, 1),
             ("reward.shrink_share", self.reward.shrink_share, 0, 1),
+            ("supervision.min_frames", self.supervision.min_frames, 0, self.video.num_frames),
+            ("supervision.max_frames", self.supervision.max_frames, self.supervision.min_frames, self.video.num_frames),
         ):
             _check_range(name, value, low, high)
         for name, sampled, fewest in (("reinforcement", self.reinforcement, 1), ("refinement", self.refinement, 2)):
@@ -169,6 +176,7 @@ class Config:
             _check_range(f"{name}.batch_size", sampled.batch_size, 1, 2**20)
             _check_range(f"{name}.learning_rate", sampled.learning_rate, 0, 1)
             _check_range(f"{name}.samples", sampled.samples, fewest, 1000)
+            _check_range(f"{name}.weight_decay", sampled.weight_decay, 0, 1)
             _check_range(f"{name}.average", sampled.average, 0, 0.999999)
         for stage_name, stage in (("supervision", self.supervision), ("adaptation", self.adaptation)):
             for name, value, low, high in (
@@ -178,8 +186,8 @@ class Config:
                 ("learning_rate", stage.learning_rate, 0, 1),
                 ("teacher_forcing_floor", stage.teacher_forcing_floor, 0, 1),
                 ("label_smoothing", stage.label_smoothing, 0, 0.99),
-                ("min_frames", stage.min_frames, 0, self.video.num_frames),
-                ("max_frames", stage.max_frames, stage.min_frames, self.video.num_frames),
+                ("teacher_forcing_k", stage.teacher_forcing_k, 1e-3, 1e6),
+                ("weight_decay", stage.weight_decay, 0, 1),
                 ("average", stage.average, 0, 0.999999),
             ):
                 _check_range(f"{stage_name}.{name}", value, low, high)
@@ -244,9 +252,8 @@ def _build(kind: type[Any], settings: Mapping[str, Any], *, prefix: str, source:
     hints = typing.get_type_hints(kind)
     for key in settings:
         if key not in hints:
-            known = [prefix + name for name in hints] + [*_all_names()]
-            near = difflib.get_close_matches(prefix + key, known, n=1, cutoff=0.5)
-            advice = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(hints))}"
+            near = _nearest(prefix, key, hints)
+            advice = f"did you mean '{near}'?" if near else f"known: {', '.join(sorted(hints))}"
             raise BadConfig(f"{source}: unknown setting '{prefix}{key}'; {advice}")
     values = {}
     for key, value in settings.items():
@@ -258,6 +265,13 @@ def _build(kind: type[Any], settings: Mapping[str, Any], *, prefix: str, source:
         else:
             values[key] = _checked(value, hint, name=prefix + key, source=source)
     return kind(**values)
+
+
+def _nearest(prefix: str, key: str, hints: Iterable[str]) -> str | None:
+    """The known setting that was most likely meant: in this group, or of this name in another one."""
+    if near := difflib.get_close_matches(key, list(hints), n=1):
+        return prefix + near[0]
+    return next((name for name in _all_names() if name.rpartition(".")[2] == key), None)
 
 
 def _checked(value: Any, hint: Any, *, name: str, source: str) -> Any:

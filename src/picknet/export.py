@@ -29,7 +29,7 @@ def export(
     network: Network, vocabulary: Vocabulary, config: Config, folder: str | Path, *, card: dict[str, Any] | None = None
 ) -> None:
     """Write a model folder, whole or not at all; `card` says what the model was trained on and how good it is."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     target = Path(folder)
     if target.exists() and not (target / "words.txt").exists() and (not target.is_dir() or any(target.iterdir())):
@@ -40,20 +40,20 @@ def export(
     except OSError as error:
         raise UnwritableFile(f"{target}: cannot be written ({error.strerror})") from error
     try:
-        save_file(half_weights(network), building / WEIGHTS)
+        (building / WEIGHTS).write_bytes(save(half_weights(network)))
         vocabulary.save(building / "words.txt")
         write_text(building / "config.toml", to_toml(config))
         write_text(building / "card.json", json.dumps(card or {}, indent=2, ensure_ascii=False) + "\n")
         _export_graphs(network, config.model, building)
         building.chmod(0o755)
-        (building / WEIGHTS).chmod(0o644)
         if target.exists():
-            shutil.rmtree(target)
+            target.rename(building.with_suffix(".old"))
         building.rename(target)
     except OSError as error:
         raise UnwritableFile(f"{target}: cannot be written ({error.strerror or error})") from error
     finally:
-        shutil.rmtree(building, ignore_errors=True)
+        for leftover in (building, building.with_suffix(".old")):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def load_network(folder: str | Path) -> tuple[Network, Vocabulary, Config]:

@@ -106,7 +106,7 @@ class CNN(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """pixels: (batch, height, width, 3) uint8 RGB -> features: (batch, feature_size)"""
         images = (pixels.permute(0, 3, 1, 2).to(torch.float32) - self.mean) / self.deviation
-        features: Tensor = self.body(images).mean(dim=(2, 3))
+        features: Tensor = self.body(images)
         return features
 
 
@@ -117,22 +117,12 @@ class _LiteBody(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         cells: Tensor = self.network.extract_features(images)  # type: ignore[operator]
-        return cells
-
-
-class _TimmBody(nn.Module):
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        cells: Tensor = self.network.forward_features(images)  # type: ignore[operator]
-        return cells
+        return cells.mean(dim=(2, 3))
 
 
 Body = tuple[nn.Module, int, Sequence[float], Sequence[float]]
-"""A network up to its last feature map (batch, channels, rows, columns), its channels, and the mean and
-deviation its pixels (0 to 255) are normalised with."""
+"""Images (batch, 3, rows, columns) -> features (batch, size); that size; and the mean and deviation that pixels
+(0 to 255) are normalised with."""
 
 
 def _lite(name: str, pretrained: bool) -> Body:
@@ -172,7 +162,8 @@ def _timm(name: str, pretrained: bool) -> Body:
         raise UnknownCNN(f"model.cnn is '{name}': its weights could not be had ({gist})") from error
     settings = network.pretrained_cfg
     scale = [tuple(255.0 * value for value in settings[key]) for key in ("mean", "std")]
-    return _TimmBody(network), int(network.num_features), scale[0], scale[1]
+    size = getattr(network, "head_hidden_size", network.num_features)
+    return network, int(size), scale[0], scale[1]
 
 
 class State(NamedTuple):
@@ -317,7 +308,7 @@ class Decoder(nn.Module):
 
 
 def _initialise(*gates: Tensor, size: int) -> None:
-    """Xavier for what comes from inputs, orthogonal for what comes from the state; each gate on its own.
+    """Orthogonal where a gate's matrix is square (from the state and from the video), Xavier elsewhere.
 
     The paper is silent. PyTorch's own default leaves the video so faint that the decoder ignores it for epochs.
     """

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from picknet.config import Config, ReinforcementConfig, SupervisionConfig, load_config, to_toml
+from picknet.config import CaptioningConfig, Config, ReinforcementConfig, load_config, to_toml
 from picknet.errors import PicknetError
-from picknet.files import write_text, written_whole
+from picknet.files import UnwritableFile, write_text, written_whole
 from picknet.model import Network
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ MAX_GRADIENT_NORM = 5.0
 
 METRICS = ("stage", "epoch", "loss", "reward", "language", "diversity", "picks", "val_cider", "val_picks")
 
-StageConfig = SupervisionConfig | ReinforcementConfig
+StageConfig = CaptioningConfig | ReinforcementConfig
 
 Step = Callable[[Tensor, dict[str, Tensor]], None]
 """Takes a batch's loss and what was measured on the way, and moves the weights."""
@@ -55,6 +55,15 @@ class BadRun(PicknetError):
 
 
 @dataclass(frozen=True)
+class Weights:
+    """What a stage trains: parameters, their moving average (the parameters themselves without one), the optimiser."""
+
+    trained: dict[str, nn.Parameter]
+    averaged: dict[str, nn.Parameter]
+    optimiser: torch.optim.Optimizer
+
+
+@dataclass(frozen=True)
 class Progress:
     """Where a stage stands."""
 
@@ -63,17 +72,15 @@ class Progress:
     best_epoch: int = 0
     """0: the weights the stage started from."""
     best_score: float = -math.inf
+    best_figures: dict[str, float] = field(default_factory=dict)
+    """What was measured on the validation clips then."""
     best: dict[str, Tensor] = field(default_factory=dict)
     """The weights of the best epoch."""
 
-
-@dataclass(frozen=True)
-class Weights:
-    """What a stage trains: parameters, their moving average (the parameters themselves without one), the optimiser."""
-
-    trained: dict[str, nn.Parameter]
-    averaged: dict[str, nn.Parameter]
-    optimiser: torch.optim.Optimizer
+    def with_best(self, epoch: int, figures: dict[str, float], weights: Weights) -> "Progress":
+        best = {key: parameter.detach().clone() for key, parameter in weights.averaged.items()}
+        score = figures["score"]
+        return dataclasses.replace(self, best_epoch=epoch, best_score=score, best_figures=figures, best=best)
 
 
 class Run:
@@ -101,8 +108,7 @@ class Run:
         progress = self._restore(name, weights)
         if not progress.best:
             # What the stage starts from is a candidate too: training may only make it worse.
-            score = validate(validated)["score"]
-            progress = dataclasses.replace(progress, best_score=score, best=_copied(weights.averaged))
+            progress = progress.with_best(0, validate(validated), weights)
         saved_at = time.monotonic()
         for epoch in range(progress.epochs, stage.epochs):
             # All chance in an epoch hangs on (seed, stage, epoch) alone: a resumed run draws the same numbers.
@@ -121,12 +127,11 @@ class Run:
                 told = ", ".join(f"{key} {value:.3g}" for key, value in facts.items())
                 advice = f"try a smaller {name}.learning_rate"
                 raise BadRun(f"{self.folder}: {name} broke down in epoch {epoch + 1} ({told}); {advice}")
-            facts |= validate(validated)
+            figures = validate(validated)
             progress = dataclasses.replace(progress, epochs=epoch + 1, steps=learner.steps)
-            score = facts.pop("score")
-            if score >= progress.best_score:
-                best = _copied(weights.averaged)
-                progress = dataclasses.replace(progress, best_epoch=epoch + 1, best_score=score, best=best)
+            if figures["score"] >= progress.best_score:
+                progress = progress.with_best(epoch + 1, figures, weights)
+            facts |= {key: figures[key] for key in ("val_cider", "val_picks")}
             self._log(name, epoch + 1, facts)
             if epoch + 1 == stage.epochs or time.monotonic() - saved_at > SAVE_SECONDS:
                 self._save(name, progress, weights)
@@ -135,14 +140,6 @@ class Run:
         network.load_state_dict(progress.best, strict=False)
         network.eval()
 
-    def take_best(self, name: Stage, network: Network) -> None:
-        """Put a stage's best weights into the network, where the run has that stage behind it."""
-        from safetensors.torch import load_file
-
-        path = checkpoint(self.folder, name, "best")
-        if path.exists():
-            network.load_state_dict(load_file(path, device=str(self.device)), strict=False)
-
     def forget_unfinished_epochs(self) -> None:
         """Drop the log's rows of epochs that come after the last checkpoint and will be run again."""
         path = self.folder / "metrics.csv"
@@ -150,7 +147,8 @@ class Run:
             return
         done = {str(name): _progress(checkpoint(self.folder, name, "last"))["epochs"] for name in STAGES}
         with path.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if int(row["epoch"]) <= done[row["stage"]]]
+            whole = (row for row in csv.DictReader(file) if row["val_picks"])  # a kill may have cut the last row
+            rows = [row for row in whole if int(row["epoch"]) <= done[row["stage"]]]
         with written_whole(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, METRICS)
             writer.writeheader()
@@ -173,7 +171,7 @@ class Run:
         return Weights(parameters, averaged, optimiser)
 
     def _save(self, name: Stage, progress: Progress, weights: Weights) -> None:
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         tensors = {f"best.{key}": value for key, value in progress.best.items()}
         for key, parameter in weights.trained.items():
@@ -182,10 +180,11 @@ class Run:
             for moment, value in weights.optimiser.state[parameter].items():
                 tensors[f"optimiser.{moment}.{key}"] = value
         metadata = {"progress": json.dumps(dataclasses.asdict(dataclasses.replace(progress, best={})))}
-        contents: dict[Checkpoint, dict[str, Tensor]] = {"last": tensors, "best": progress.best}
+        # "last" comes last: a kill between the two must not leave a stage that is done with a best that is not.
+        contents: dict[Checkpoint, dict[str, Tensor]] = {"best": progress.best, "last": tensors}
         for which, kept in contents.items():
             with written_whole(checkpoint(self.folder, name, which)) as temporary:
-                save_file({key: value.contiguous() for key, value in kept.items()}, temporary, metadata=metadata)
+                temporary.write_bytes(save({key: value.contiguous() for key, value in kept.items()}, metadata))
 
     def _restore(self, name: Stage, weights: Weights) -> Progress:
         from safetensors import SafetensorError, safe_open
@@ -212,11 +211,14 @@ class Run:
     def _log(self, name: Stage, epoch: int, facts: dict[str, float]) -> None:
         path = self.folder / "metrics.csv"
         new = not path.exists()
-        with path.open("a", newline="", encoding="utf-8") as file:
-            rows = csv.DictWriter(file, METRICS, restval="")
-            if new:
-                rows.writeheader()
-            rows.writerow({"stage": name, "epoch": epoch, **{key: f"{value:.5f}" for key, value in facts.items()}})
+        try:
+            with path.open("a", newline="", encoding="utf-8") as file:
+                rows = csv.DictWriter(file, METRICS, restval="")
+                if new:
+                    rows.writeheader()
+                rows.writerow({"stage": name, "epoch": epoch, **{key: f"{value:.5f}" for key, value in facts.items()}})
+        except OSError as error:
+            raise UnwritableFile(f"{path}: cannot be written ({error.strerror})") from error
         step = epoch + sum(getattr(self.config, before).epochs for before in STAGES[: STAGES.index(name)])
         if self._board is None:
             from torch.utils.tensorboard import SummaryWriter
@@ -256,10 +258,6 @@ class Learner:
         return {key: float(total) / (self.steps - self._first) for key, total in self._sums.items()}
 
 
-def _copied(weights: dict[str, nn.Parameter]) -> dict[str, Tensor]:
-    return {key: parameter.detach().clone() for key, parameter in weights.items()}
-
-
 def learning_rate(stage: StageConfig, epoch: int) -> float:
     """The learning rate of an epoch."""
     if stage.schedule == "constant":
@@ -267,8 +265,8 @@ def learning_rate(stage: StageConfig, epoch: int) -> float:
     return stage.learning_rate * 0.5 * (1 + math.cos(math.pi * epoch / stage.epochs))
 
 
-def claim(folder: Path, config: Config, *, resume: bool) -> None:
-    """Make the run folder, or check that it is this run's."""
+def claim(folder: Path, config: Config, origin: dict[str, str | None], *, resume: bool) -> None:
+    """Make the run folder, or check that it is this run's; `origin` is what it starts from beside its config."""
     written = folder / "config.toml"
     if not written.exists():
         if resume:
@@ -276,6 +274,7 @@ def claim(folder: Path, config: Config, *, resume: bool) -> None:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadRun(f"{folder}: is there already and is no run folder; name a new folder")
         write_text(folder / "versions.json", json.dumps(_versions(), indent=2) + "\n")
+        write_text(folder / "origin.json", json.dumps(origin, indent=2) + "\n")
         write_text(written, to_toml(config))
         return
     if not resume:
@@ -285,11 +284,25 @@ def claim(folder: Path, config: Config, *, resume: bool) -> None:
         lines = zip(to_toml(before).splitlines(), to_toml(config).splitlines(), strict=True)
         old, new = next((old, new) for old, new in lines if old != new)
         raise BadRun(f"{folder}: was begun with other settings ('{old}', now '{new}'); name a new folder")
+    begun = json.loads((folder / "origin.json").read_text(encoding="utf-8"))
+    if begun != origin:
+        changed = [key for key in origin if begun.get(key) != origin[key]]
+        told = ", ".join(f"{key}: {begun.get(key)}, now {origin[key]}" for key in changed)
+        raise BadRun(f"{folder}: was begun otherwise ({told}); give the same command again, with --resume added")
 
 
 def checkpoint(folder: Path, stage: str, which: Checkpoint) -> Path:
     """Where a stage's checkpoint is."""
     return folder / "checkpoints" / f"{stage}-{which}.safetensors"
+
+
+def take_best(folder: Path, stage: Stage, network: Network) -> None:
+    """Put a stage's best weights into the network, where the run has come that far."""
+    from safetensors.torch import load_file
+
+    path = checkpoint(folder, stage, "best")
+    if path.exists():
+        network.load_state_dict(load_file(path, device=str(next(network.parameters()).device)), strict=False)
 
 
 def _progress(path: Path) -> dict[str, Any]:
@@ -306,11 +319,11 @@ def _progress(path: Path) -> dict[str, Any]:
 def card(folder: Path) -> dict[str, Any]:
     """What `picknet info` tells of a run's model: how it came about and what it scored."""
     stages: dict[str, dict[str, float]] = {}
-    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if int(row["epoch"]) == _progress(checkpoint(folder, row["stage"], "last"))["best_epoch"]:
-                figures = {key: round(float(row[key]), 2) for key in ("val_cider", "val_picks")}
-                stages[row["stage"]] = {"epoch": int(row["epoch"]), **figures}
+    for stage in STAGES:
+        progress = _progress(checkpoint(folder, stage, "last"))
+        if progress["epochs"]:
+            figures = {key: round(progress["best_figures"][key], 2) for key in ("val_cider", "val_picks")}
+            stages[stage] = {"epoch": progress["best_epoch"], **figures}
     clips = json.loads((folder / "clips.json").read_text(encoding="utf-8"))
     versions = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
     counts = {split: {key: len(rows) for key, rows in parts.items()} for split, parts in clips.items()}

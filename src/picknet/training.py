@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from picknet.config import Config, SupervisionConfig, load_config
+from picknet.config import CaptioningConfig, Config, load_config
 from picknet.datasets import BadData, Dataset, Split, load_split
 from picknet.export import export, load_network
 from picknet.features import SeenSplit, see
@@ -23,7 +23,7 @@ from picknet.files import write_text
 from picknet.metrics import Cider
 from picknet.model import Network, gather_picked
 from picknet.rewards import language_reward, max_picks, total_reward, visual_diversity
-from picknet.runs import STAGES, BadRun, Report, Run, Stage, Step, TrainEpoch, card, claim
+from picknet.runs import STAGES, BadRun, Report, Run, Stage, Step, TrainEpoch, card, claim, take_best
 from picknet.text import BOS, EOS, PAD, UNK, Vocabulary, tokenise
 
 OUT_OF_LIMITS = 1000.0
@@ -57,13 +57,13 @@ def supervision(network: Network, data: Data, config: Config, run: Run) -> None:
     stage = config.supervision
     trained = (network.encoder, network.decoder)
 
-    def batch_loss(batch: "CaptionBatch", epoch: int, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+    def batch_loss(batch: "CaptionBatch", generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         counts = data.train.counts[batch.clips]
         if stage.min_frames:
             kept = random_subsets(counts, config.video.num_frames, stage.min_frames, stage.max_frames, generator)
         else:
             kept = all_frames(counts, config.video.num_frames)
-        loss = cross_entropy(network, data, batch, kept, stage=stage, epoch=epoch)
+        loss = cross_entropy(network, data, batch, kept, label_smoothing=stage.label_smoothing)
         return loss, {"loss": loss.detach()}
 
     def validate(candidate: Network) -> dict[str, float]:
@@ -97,11 +97,11 @@ def adaptation(network: Network, data: Data, config: Config, run: Run) -> None:
     """Stage 3: both learn together, L_X + L_R; PickNet's picks are taken as given when the captioner learns."""
     stage = config.adaptation
 
-    def batch_loss(batch: "CaptionBatch", epoch: int, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+    def batch_loss(batch: "CaptionBatch", generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         network.eval()  # rewards are measured as captions are used: without dropout
         reinforced, picked, facts = policy_loss(network, data, config, batch.clips, most, generator, samples=1)
         network.train()
-        captioned = cross_entropy(network, data, batch, picked, stage=stage, epoch=epoch)
+        captioned = cross_entropy(network, data, batch, picked, label_smoothing=stage.label_smoothing)
         return captioned + reinforced, facts | {"loss": captioned.detach()}
 
     # The limits have shrunk in stage 2 and stay there.
@@ -132,7 +132,7 @@ def refinement(network: Network, data: Data, config: Config, run: Run) -> None:
 
 
 def cross_entropy(
-    network: Network, data: Data, batch: "CaptionBatch", picked: Tensor, *, stage: SupervisionConfig, epoch: int
+    network: Network, data: Data, batch: "CaptionBatch", picked: Tensor, *, label_smoothing: float
 ) -> Tensor:
     """L_X, a word: the picked frames of a batch's clips are encoded once and captioned several times."""
     features, counts = gather_picked(data.train.features[batch.clips], picked)
@@ -140,7 +140,7 @@ def cross_entropy(
     words = data.words[batch.captions, : batch.length + 1]
     logits = network.decoder(video, words[:, :-1], feed_back=batch.feed_back)
     return nn.functional.cross_entropy(
-        logits.flatten(0, 1), words[:, 1:].flatten(), ignore_index=PAD, label_smoothing=stage.label_smoothing
+        logits.flatten(0, 1), words[:, 1:].flatten(), ignore_index=PAD, label_smoothing=label_smoothing
     )
 
 
@@ -201,6 +201,7 @@ def sentence_loss(
     advantage = (by_clip - (by_clip.sum(1, keepdim=True) - by_clip) / (samples - 1)).flatten()
     given = nn.functional.pad(words[:, :-1], (1, 0), value=BOS)
     logits = network.decoder(video, given)
+    logits[:, :, [PAD, BOS, UNK]] = -torch.inf  # as they were sampled
     log_probability = -nn.functional.cross_entropy(
         logits.flatten(0, 1), words.flatten(), ignore_index=PAD, reduction="none"
     ).view_as(words)
@@ -253,7 +254,7 @@ def random_subsets(counts: Tensor, num_frames: int, least: int, most: int, gener
     return ranks < torch.minimum(sizes, counts)[:, None]
 
 
-def teacher_forcing_probability(stage: SupervisionConfig, epoch: int) -> float:
+def teacher_forcing_probability(stage: CaptioningConfig, epoch: int) -> float:
     """Scheduled sampling: an inverse sigmoid that falls from nearly 1 to its floor."""
     k = stage.teacher_forcing_k
     return max(stage.teacher_forcing_floor, k / (k + math.exp(min(epoch / k, 700.0))))
@@ -271,7 +272,7 @@ class CaptionBatch:
 
 
 def caption_batches(
-    data: Data, stage: SupervisionConfig, *, epoch: int, order: np.random.Generator
+    data: Data, stage: CaptioningConfig, *, epoch: int, order: np.random.Generator
 ) -> Iterator[CaptionBatch]:
     """Every caption once, in groups of `captions_per_video` of one clip; groups of like length make a batch."""
     teacher = teacher_forcing_probability(stage, epoch)
@@ -300,14 +301,14 @@ def caption_batches(
 
 def caption_epochs(
     data: Data,
-    stage: SupervisionConfig,
-    batch_loss: Callable[[CaptionBatch, int, torch.Generator], tuple[Tensor, dict[str, Tensor]]],
+    stage: CaptioningConfig,
+    batch_loss: Callable[[CaptionBatch, torch.Generator], tuple[Tensor, dict[str, Tensor]]],
 ) -> TrainEpoch:
     """An epoch over all captions, given the loss of a batch of them."""
 
     def train_epoch(epoch: int, step: Step, order: np.random.Generator, generator: torch.Generator) -> None:
         for batch in caption_batches(data, stage, epoch=epoch, order=order):
-            step(*batch_loss(batch, epoch, generator))
+            step(*batch_loss(batch, generator))
 
     return train_epoch
 
@@ -338,7 +339,8 @@ def train(
     warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
     folder = Path(out)
     train_split, val_split = (load_split(data, dataset=dataset, split=name) for name in ("train", "val"))
-    claim(folder, config, resume=resume)
+    origin = {"dataset": dataset, "from": None if start is None else str(start)}
+    claim(folder, config, origin, resume=resume)
     torch.manual_seed(config.seed)
     if start is None:
         vocabulary = _vocabulary(config, data, dataset)
@@ -346,6 +348,7 @@ def train(
     else:
         network, vocabulary = _extended(start, config, [c for clip in train_split.clips for c in clip.captions])
     network.to(target)
+    vocabulary.save(folder / "words.txt")
     cache_folder = Path(cache) if cache else folder.parent / "feature-cache"
     parts = []
     for split in (train_split, val_split):
@@ -363,20 +366,27 @@ def train(
         if name in stages:
             stage(network, prepared, config, run)
         else:
-            run.take_best(name, network)
-    return export_run(folder, folder / "model", network=network, vocabulary=vocabulary)
+            take_best(folder, name, network)
+    export(network, vocabulary, config, folder / "model", card=card(folder))
+    return folder / "model"
 
 
-def export_run(
-    run: str | Path, out: str | Path, *, network: Network | None = None, vocabulary: Vocabulary | None = None
-) -> Path:
-    """Write a run's best model as a model folder."""
+def export_run(run: str | Path, out: str | Path) -> None:
+    """Write the best model so far of a run as a model folder; the run need not have ended."""
     folder = Path(run)
+    if not (folder / "checkpoints").is_dir():
+        raise BadRun(f"{folder}: holds no run that has come as far as a checkpoint")
     config = load_config(folder / "config.toml")
-    if network is None or vocabulary is None:
-        network, vocabulary, _ = load_network(folder / "model")
+    vocabulary = Vocabulary.load(folder / "words.txt")
+    if (folder / "model").is_dir():
+        network, _, _ = load_network(folder / "model")
+    elif json.loads((folder / "origin.json").read_text(encoding="utf-8"))["from"]:
+        raise BadRun(f"{folder}: was begun from another model and has not ended; go on with --resume first")
+    else:
+        network = Network(config.model, len(vocabulary))
+        for name in STAGES:
+            take_best(folder, name, network)
     export(network, vocabulary, config, out, card=card(folder))
-    return Path(out)
 
 
 def prepare(train: SeenSplit, val: SeenSplit, vocabulary: Vocabulary, config: Config, device: torch.device) -> Data:

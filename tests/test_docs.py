@@ -1,0 +1,294 @@
+"""The documentation is true: its commands parse or run, and what it names exists."""
+
+import ast
+import functools
+import json
+import re
+import shlex
+import shutil
+import tomllib
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+
+import picknet
+from picknet.captioner import DEFAULT_MODEL, SHIPPED, load
+from picknet.cli import app, main
+from picknet.config import BadConfig, Config, load_config, parse_config
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if path.exists()]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+SAMPLE = Path("samples/cockatoo.mp4")
+
+every_document = pytest.mark.parametrize("document", DOCS, ids=lambda path: path.name)
+needs_the_model = pytest.mark.skipif(not (SHIPPED / DEFAULT_MODEL).is_dir(), reason="no model in the package yet")
+
+
+def blocks(document: Path, *languages: str) -> Iterator[str]:
+    """The fenced code of these languages."""
+    for language, code in re.findall(r"^```(\w*)\n(.*?)^```$", document.read_text(encoding="utf-8"), re.M | re.S):
+        if language in languages:
+            yield code
+
+
+def spans(document: Path) -> list[str]:
+    """Everything between single backquotes, outside of fenced code."""
+    prose = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return re.findall(r"`([^`\n]+)`", prose)
+
+
+class CommandLine(NamedTuple):
+    arguments: list[str]
+    output: list[str]
+    """The lines the document shows below the command."""
+
+
+def command_lines(program: str) -> list[Any]:
+    """Every command line of a program in the documents, as pytest parameters."""
+    found = []
+    for document in DOCS:
+        for code in blocks(document, "console", "bash", "sh"):
+            for command in re.split(r"^\$ ", code.replace("\\\n", ""), flags=re.M):
+                line, *output = command.rstrip("\n").split("\n")
+                words = shlex.split(line, comments=True)
+                if words and words[0] == program:
+                    name = f"{document.name}: {' '.join(words)}"
+                    found.append(pytest.param(CommandLine(words[1:], output), id=name))
+    return found
+
+
+def parsed(arguments: list[str]) -> dict[str, Any]:
+    """A command line's arguments and options; what does not parse is a usage error."""
+    name, *rest = arguments
+    with COMMANDS[name].make_context(f"picknet {name}", rest) as context:
+        return dict(context.params)
+
+
+# --- Commands ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", command_lines("picknet"))
+def test_every_command_in_the_documents_parses(line: CommandLine) -> None:
+    options = parsed(line.arguments)
+    if options.get("config"):
+        load_config(ROOT / options["config"], options.get("settings") or [])
+    else:
+        parse_config("", options.get("settings") or [])
+
+
+def needs_only_videos(line: CommandLine) -> bool:
+    name, *rest = line.arguments
+    return (name in ("caption", "pick") and "--model" not in rest) or line.arguments == ["info"]
+
+
+load_once = functools.cache(load)
+"""One model serves all commands: loading it takes longer than most of them."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place to run commands in, with the sample where the documents have it."""
+    (tmp_path / SAMPLE.parent).mkdir()
+    shutil.copy(ROOT / SAMPLE, tmp_path / SAMPLE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("picknet.captioner.load", load_once)
+    return tmp_path
+
+
+@needs_the_model
+@pytest.mark.parametrize("line", [case for case in command_lines("picknet") if needs_only_videos(case.values[0])])
+def test_commands_that_need_only_videos_run_and_print_what_is_shown(
+    line: CommandLine, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = parsed(line.arguments)
+    for video in options.get("files") or [options.get("video") or SAMPLE]:
+        # The sample stands in for the reader's own videos, and one copy of it for a folder of them.
+        place = folder / video if Path(video).suffix else folder / video / "clip.mp4"
+        if not place.exists():
+            place.parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / SAMPLE, place)
+    with pytest.raises(SystemExit) as exit:
+        main(line.arguments)
+    out, err = capsys.readouterr()
+    assert (exit.value.code or 0, err) == (0, "")
+    if line.output:
+        assert out.splitlines() == line.output
+
+
+@needs_the_model
+@pytest.mark.parametrize(
+    "code",
+    [code for document in DOCS for code in blocks(document, "python") if str(SAMPLE) in code],
+    ids=lambda code: code.split("\n")[0],
+)
+@pytest.mark.usefixtures("folder")
+def test_python_that_needs_only_the_sample_runs(code: str) -> None:
+    exec(compile(code, "documentation", "exec"), {})
+
+
+@every_document
+def test_python_in_the_documents_uses_public_names(document: Path) -> None:
+    for code in blocks(document, "python"):
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "picknet":
+                assert node.attr in picknet.__all__
+
+
+def options_of(*commands: str) -> set[str]:
+    own = {option for command in commands for parameter in COMMANDS[command].params for option in parameter.opts}
+    return own | {"--help", "--version"}
+
+
+@every_document
+def test_commands_and_options_in_the_text_exist(document: Path) -> None:
+    for span in spans(document):
+        program, *words = span.split()
+        if program == "picknet" and words:
+            commands = [word for word in words[:1] if not word.startswith("-")]
+            assert set(commands) <= COMMANDS.keys(), span
+            assert {word for word in words if word.startswith("--")} <= options_of(*commands), span
+        if program == "make" and len(words) == 1:
+            assert f"\n{words[0]}:" in (ROOT / "Makefile").read_text(encoding="utf-8"), span
+        if program.startswith("--") and document.name == "training.md":
+            assert program in options_of(*COMMANDS), span
+
+
+@every_document
+def test_extras_that_are_named_exist(document: Path) -> None:
+    for extras in re.findall(r"(?:picknet|\.)\[([\w,]+)\]", document.read_text(encoding="utf-8")):
+        assert set(extras.split(",")) <= PROJECT["project"]["optional-dependencies"].keys()
+
+
+# --- Names, files and links -------------------------------------------------------------------------------------------
+
+
+def find_module(name: str) -> Path:
+    places = [ROOT / folder / name for folder in ("src/picknet", "tests", "benchmarks")]
+    return next((place for place in places if place.is_file()), places[0])
+
+
+@functools.cache
+def names_in(path: Path) -> set[str]:
+    """What a module defines; nothing where it does not exist."""
+    return defined_names(ast.parse(path.read_text(encoding="utf-8")).body) if path.is_file() else set()
+
+
+def defined_names(body: list[ast.stmt], prefix: str = "") -> set[str]:
+    """Functions, classes, their methods, and constants."""
+    names: set[str] = set()
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(prefix + node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= defined_names(node.body, f"{prefix}{node.name}.")
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {prefix + name.id for name in targets if isinstance(name, ast.Name)}
+    return names
+
+
+@every_document
+def test_every_function_class_and_test_that_is_named_exists(document: Path) -> None:
+    missing = []
+    for span in spans(document):
+        if match := re.fullmatch(r"(\w+\.py)(?::([\w.]+))?", span):
+            path, name = find_module(match[1]), match[2]
+            if not path.is_file() or (name and name not in names_in(path)):
+                missing.append(span)
+    assert missing == []
+
+
+def test_the_paper_is_led_to_its_code_and_its_tests() -> None:
+    cited = [span for span in spans(ROOT / "docs" / "paper.md") if ".py:" in span]
+    assert sum(span.startswith("test_") for span in cited) > 50
+    assert sum(not span.startswith("test_") for span in cited) > 50
+
+
+@every_document
+def test_files_of_the_repository_that_are_named_exist(document: Path) -> None:
+    for span in spans(document):
+        if re.match(r"(benchmarks|configs|docs|samples|src|tests)/", span) and "*" not in span:
+            assert (ROOT / span).exists(), span
+
+
+def anchors(document: Path) -> set[str]:
+    """The headings of a document as GitHub makes them addresses."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@every_document
+def test_every_link_and_picture_leads_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
+        if not re.match(r"https?:|mailto:", target):
+            path, _, anchor = target.partition("#")
+            linked = document.parent / path if path else document
+            assert linked.exists(), target
+            assert not anchor or anchor in anchors(linked), target
+
+
+def test_the_architecture_lists_the_modules_layer_by_layer() -> None:
+    (contract,) = (each for each in PROJECT["tool"]["importlinter"]["contracts"] if each["type"] == "layers")
+    expected = [
+        (len(contract["layers"]) - height, f"{module.strip()}.py")
+        for height, layer in enumerate(contract["layers"])
+        for module in layer.split("|")
+    ]
+    rows = re.findall(r"^\| (\d+) \| `(\w+\.py)` \|", (ROOT / "docs/architecture.md").read_text(encoding="utf-8"), re.M)
+    assert [(int(layer), module) for layer, module in rows] == expected
+
+
+# --- Settings ---------------------------------------------------------------------------------------------------------
+
+
+def known_settings() -> dict[str, Any]:
+    """Every setting's name and default."""
+    settings: dict[str, Any] = {}
+    for name, value in vars(Config()).items():
+        group = vars(value) if hasattr(value, "__dataclass_fields__") else None
+        settings |= {f"{name}.{key}": default for key, default in group.items()} if group else {name: value}
+    return settings
+
+
+def documented_settings() -> dict[str, Any]:
+    """Every setting's name and default in the tables of training.md."""
+    settings: dict[str, Any] = {}
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    for table in re.findall(r"^\| setting \|.*?(?=^[^|]|\Z)", text, re.M | re.S):
+        header, _, *rows = ([cell.strip(" `") for cell in line.split(" | ")] for line in table.strip().splitlines())
+        for row in rows:
+            name = row[0].strip("| `")
+            for column, cell in zip(header[1:-1], row[1:-1], strict=True):
+                if cell != "–":
+                    key = name if column == "default" else f"{column}.{name}"
+                    assert key not in settings, key
+                    settings[key] = float(Fraction(cell)) if re.fullmatch(r"\d/\d", cell) else json.loads(cell)
+    return settings
+
+
+def test_every_setting_is_in_the_documented_tables_with_its_default() -> None:
+    # Lists in the tables are tuples in the config.
+    known = {name: list(value) if isinstance(value, tuple) else value for name, value in known_settings().items()}
+    documented = documented_settings()
+    assert documented.keys() == known.keys()
+    assert documented == known
+
+
+@every_document
+def test_settings_in_the_text_exist_and_take_the_value_given(document: Path) -> None:
+    groups = "|".join(name for name, value in vars(Config()).items() if hasattr(value, "__dataclass_fields__"))
+    for span in spans(document):
+        if match := re.fullmatch(rf"((?:{groups})\.(?!py\b|onnx\b)\w+)(?: ?= ?(.+))?", span):
+            name, value = match.groups()
+            assert name in known_settings(), span
+            if value:
+                try:
+                    parse_config("", [f"{name}={value}"])
+                except BadConfig as error:
+                    pytest.fail(f"{span}: {error}")
