@@ -14,7 +14,8 @@ from clips import number_of, write_clip
 import picknet
 from picknet import captioner as captioner_module
 from picknet.captioner import BadSetting, NothingToCaption, beam_search, load, pick
-from picknet.picking import AllPicker, KMeansPicker, PickNetPicker, UniformPicker
+from picknet.config import BadConfig
+from picknet.picking import AllPicker, KMeansPicker, Pick, PickNetPicker, UniformPicker
 from picknet.runtime import BadModel
 from picknet.text import BOS, EOS, PAD, UNK
 from picknet.video import Frame
@@ -224,8 +225,9 @@ def test_no_frames_are_no_caption(captioner):
 
 
 def test_impossible_settings_are_refused(captioner, frames):
-    with pytest.raises(BadSetting, match=r"^beam is 0: 1 \(greedy\) or more is possible$"):
-        captioner.caption(frames, beam=0)
+    for beam in (0, 101):
+        with pytest.raises(BadConfig, match=rf"^beam is {beam}; possible: 1 to 100$"):
+            captioner.caption(frames, beam=beam)
     with pytest.raises(BadSetting, match=r"^num_frames is 0: at least 1 frame is needed$"):
         captioner.caption("clip.mp4", num_frames=0)
     with pytest.raises(BadSetting, match=r"^fps is 0: more than 0 frames a second are needed$"):
@@ -290,6 +292,26 @@ def test_picked_frames_come_as_full_size_images(frames, model_folder):
     assert [(image.pick.index, image.image.size) for image in images] == [(3, (80, 60)), (9, (80, 60))]
     assert np.array_equal(np.asarray(images[0].image), frames[3].pixels())
     assert pick(frames, model=model_folder)[0].pick.index == 0
+
+
+class FixedPicker:
+    """Picks the frames it has probabilities for."""
+
+    def __init__(self, probabilities):
+        self.probabilities = probabilities
+
+    def pick(self, frames):
+        for frame in frames:
+            if frame.index in self.probabilities:
+                yield frame, Pick(frame.index, frame.seconds, self.probabilities[frame.index])
+
+
+def test_a_budget_keeps_the_first_and_the_surest_picks_in_order(frames):
+    picker = FixedPicker({0: None, 1: 0.6, 2: 0.9, 3: 0.0, 4: 0.8})
+    for budget, expected in ((1, [0]), (3, [0, 2, 4]), (99, [0, 1, 2, 3, 4])):
+        assert [image.pick.index for image in pick(frames, picker=picker, budget=budget)] == expected
+    with pytest.raises(BadSetting, match="budget is 0: 1 frame or more is possible"):
+        pick(frames, picker=picker, budget=0)
 
 
 def test_results_are_frozen(captioner, frames):

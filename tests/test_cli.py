@@ -17,7 +17,7 @@ from clips import write_audio, write_clip
 from PIL import Image
 
 from picknet.captioner import Caption, PickedFrame
-from picknet.cli import main
+from picknet.cli import _TrainingWatch, main
 from picknet.picking import Pick
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="uses what only Linux has")
@@ -141,6 +141,19 @@ def test_a_name_that_is_no_text_is_printed_with_escapes(
     assert r"caf\udce9.mp4: " in out.splitlines()[0]
 
 
+def test_a_name_of_several_lines_is_told_on_one(
+    picknet: Picknet, clips: Path, tmp_path: Path, model_folder: Path
+) -> None:
+    good = shutil.copy(clips / "dog.mkv", tmp_path / "two\nlines.mkv")
+    bad = tmp_path / "red\x1b[31m\n.mp4"
+    bad.write_text("no video")
+    code, out, err = picknet("caption", good, bad, "--model", model_folder)
+    assert code == 1
+    assert out.startswith(rf"{tmp_path}/two\nlines.mkv: ")
+    assert out.count("\n") == 1
+    assert err == rf"picknet: {tmp_path}/red\x1b[31m\n.mp4: not a known video format" + "\n"
+
+
 def test_a_quoted_pattern_is_what_the_shell_would_have_made_of_it(
     picknet: Picknet, clips: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +185,10 @@ def test_one_bad_file_does_not_stop_the_others(
         f"picknet: {empty}: the file is empty",
         f"picknet: {sound}: no video stream found (streams: audio)",
     ]
+
+
+def test_an_empty_name_is_shown_as_one(picknet: Picknet) -> None:
+    assert picknet("caption", "") == (1, "", "picknet: '': no such file or folder\n")
 
 
 def test_with_nothing_to_caption_no_model_is_loaded(picknet: Picknet, tmp_path: Path) -> None:
@@ -222,8 +239,9 @@ def test_a_sheet_that_cannot_be_is_a_usage_error(picknet: Picknet, clips: Path, 
 
 def test_a_sheet_that_cannot_be_written_is_one_line(picknet: Picknet, clips: Path, model_folder: Path) -> None:
     inside_a_file = clips / "cat.mp4" / "sheet.png"
-    code, _, err = picknet("caption", clips / "cat.mp4", "--model", model_folder, "--sheet", inside_a_file)
+    code, out, err = picknet("caption", clips / "cat.mp4", "--model", model_folder, "--sheet", inside_a_file)
     assert code == 1
+    assert out.count("\n") == 1  # the sentence is there all the same
     assert err.startswith(f"picknet: {inside_a_file}: cannot be written (")
     assert err.count("\n") == 1
 
@@ -258,15 +276,19 @@ def test_pick_leaves_a_folder_with_other_things_alone(picknet: Picknet, clips: P
     assert err == f"picknet: {clips}: is there already and is not an empty folder; name a new one\n"
 
 
-def test_a_budget_keeps_the_first_and_the_most_probable_picks_in_order(
+def test_a_budget_is_handed_to_the_picking(
     picknet: Picknet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = Image.fromarray(np.zeros((4, 4, 3), np.uint8))
-    picks = [Pick(index, float(index), p) for index, p in enumerate([None, 0.6, 0.9, 0.55, 0.8])]
-    monkeypatch.setattr("picknet.captioner.pick", lambda *_, **__: [PickedFrame(image, pick) for pick in picks])
+    budgets = []
+
+    def pick(video: str, *, budget: int | None, **_: object) -> list[PickedFrame]:
+        budgets.append(budget)
+        return [PickedFrame(image, Pick(2, 2.0, 0.9))]
+
+    monkeypatch.setattr("picknet.captioner.pick", pick)
     picknet("pick", "cat.mp4", "--out", tmp_path / "frames", "--budget", 3)
-    rows = json.loads((tmp_path / "frames" / "index.json").read_text())["picks"]
-    assert [row["index"] for row in rows] == [0, 2, 4]
+    assert budgets == [3]
 
 
 def test_a_budget_is_picknets_alone(picknet: Picknet, tmp_path: Path) -> None:
@@ -414,7 +436,7 @@ def test_fine_tuning_takes_the_models_own_settings_and_a_folder_of_ones_own(
     code, _, _ = picknet("train", "--from", model_folder, "--data", tmp_path, "--out", "RUN", "--set", "seed=7")
     assert code == 0
     assert (trained["dataset"], trained["start"]) == ("folder", model_folder)
-    assert trained["stages"] == ("supervision", "reinforcement", "adaptation")
+    assert trained["stages"] == ("adaptation",)
     assert (trained["config"].model.image_size, trained["config"].seed) == (64, 7)
 
 
@@ -516,6 +538,7 @@ def test_version_and_the_bare_command(picknet: Picknet) -> None:
         (["caption", "a.mp4", "--bem", "3"], "No such option: --bem"),
         (["caption", "a.mp4", "--beam", "0"], "Invalid value for '--beam': "),
         (["caption", "a.mp4", "--picker", "best"], "Invalid value for '--picker': "),
+        (["evaluate", "--data", ".", "--histograms", "h.pdf"], "--histograms h.pdf: a picture ends in .png, .jpg"),
         (["captoin", "a.mp4"], "No such command 'captoin'. Did you mean 'caption'? (see picknet --help)"),
         (["caption", "a.mp4", "--k", "3"], "--k 3: means nothing to picknet; uniform, random and kmeans take a k"),
         (["train", "no.toml", "--data", ".", "--out", "RUN"], "no.toml: cannot be read (No such file or directory)"),
@@ -549,9 +572,22 @@ def test_ctrl_c_is_one_line_and_exit_code_130(clips: Path, model_folder: Path) -
     )  # fmt: skip
     assert process.stdout
     process.stdout.readline()
-    process.send_signal(signal.SIGINT)
+    for _ in range(5):  # impatient
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "picknet: interrupted\n")
+
+
+def test_ctrl_c_while_the_command_line_is_read_is_told_as_well(
+    picknet: Picknet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.main.get_command", interrupt)
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # from then on Ctrl-C would be ignored, here as well
+    assert picknet("caption", "cat.mp4") == (130, "", "picknet: interrupted\n")
 
 
 @on_linux
@@ -601,3 +637,20 @@ def test_the_bar_of_many_videos_is_on_standard_error_and_only_for_people(
     assert (code, out) == (0, f"{clips / 'cat.mp4'}: a cat\n{clips / 'dog.mkv'}: a cat\n")
     assert "captioning" in err
     assert "2/2" in err
+
+
+def test_the_bar_of_a_training_shows_time_left_and_all_facts_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    with _TrainingWatch() as watch:
+        for epoch in (1, 2):
+            facts = {"loss": 2.714, "reward": -0.123, "picks": 6.25, "val_cider": 61.75, "best_epoch": 7.0}
+            watch.report("reinforcement", epoch, 200, facts)
+    err = capsys.readouterr().err
+    for shown in ("reinforcement", "2/200", ":", "loss 2.714", "reward -0.123", "picks 6.25", "61.75"):
+        assert shown in err
+    assert "…" not in err

@@ -174,6 +174,20 @@ def test_a_picture_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["sheet.png"]
 
 
+@pytest.mark.parametrize("name", ["sheet.png", "sheet.jpg", "sheet.webp"])
+def test_half_a_picture_is_never_left_behind(tmp_path: Path, name: str) -> None:
+    resource = pytest.importorskip("resource")
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 200, 3), dtype=np.uint8))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # a disk with little room
+    try:
+        with pytest.raises(PicknetError, match=rf"{name}: cannot be written \(File too large\)"):
+            save(noise, tmp_path / name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_to_draw_is_said() -> None:
     for draw in (
         lambda: contact_sheet([], [], "a cat"),

@@ -40,6 +40,12 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         write_text(tmp_path / "file" / "note.txt", "x")
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self"), reason="needs a folder in which nobody may write")
+def test_a_folder_that_takes_no_file_is_said_of_the_file_asked_for():
+    with pytest.raises(UnwritableFile, match=r"^/proc/self/note\.txt: cannot be written \("):
+        write_text("/proc/self/note.txt", "x")
+
+
 def test_an_error_about_another_file_is_not_taken_for_ours(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"other\.txt"), written_whole(tmp_path / "note.txt"):
         (tmp_path / "elsewhere" / "other.txt").read_text()

@@ -3,6 +3,7 @@
 import math
 import sys
 import types
+from dataclasses import replace
 from fnmatch import fnmatch
 from typing import ClassVar
 
@@ -86,6 +87,17 @@ def test_frames_a_short_clip_does_not_have_are_never_picked_and_cost_nothing():
     assert not padded.picked[0, 3:].any()
     assert padded.picked[0, :3].tolist() == short.picked[0].tolist()
     assert padded.log_probability.item() == pytest.approx(short.log_probability.item())
+
+
+def test_a_pick_forced_by_the_greatest_gap_is_no_part_of_the_loss():
+    config = replace(SMALL, max_gap=3)
+    picknet = PickNet(config)
+    torch.nn.init.zeros_(picknet.decide.weight)
+    with torch.no_grad():
+        picknet.decide.bias.copy_(torch.tensor([math.log(9.0), 0.0]))  # drops nine times out of ten
+    walk = picknet.walk(glances(1, 8), torch.tensor([8]))
+    assert walk.picked[0].nonzero().flatten().tolist() == [0, 3, 6]
+    assert walk.log_probability.item() == pytest.approx(5 * math.log(0.9), abs=1e-5)  # frames 1, 2, 4, 5 and 7
 
 
 def test_sampled_picks_follow_the_policy():

@@ -59,6 +59,14 @@ def test_a_pick_carries_the_frame_its_time_and_its_probability():
     assert pick == Pick(index=2, seconds=1.0, probability=0.75)
 
 
+def test_with_a_greatest_gap_a_still_video_is_looked_at_again_and_again():
+    assert picked(PickNetPicker(brightness_policy, max_gap=3), [50] * 8) == [0, 3, 6]
+    # A pick of the policy's own starts the gap anew.
+    assert picked(PickNetPicker(brightness_policy, max_gap=3), [50, 50, 80, 80, 80, 80]) == [0, 2, 5]
+    with pytest.raises(BadPicker, match=r"^max_gap is 0: 1 \(pick all\) or more is possible"):
+        PickNetPicker(brightness_policy, max_gap=0)
+
+
 def test_a_probability_equal_to_the_threshold_is_not_a_pick():
     assert picked(PickNetPicker(brightness_policy), [0, 10]) == [0]
     assert picked(PickNetPicker(brightness_policy, threshold=0.49), [0, 10]) == [0, 1]

@@ -1,6 +1,7 @@
 """The graphs against PyTorch, and what is said about model folders that cannot be used."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -17,9 +18,9 @@ def runtime(model_folder):
 
 @pytest.fixture(scope="module")
 def network(model_folder):
-    from picknet.model import load
+    from picknet.export import load_network
 
-    return load(model_folder)[0].eval()
+    return load_network(model_folder)[0].eval()
 
 
 def as_torch(*arrays):
@@ -205,9 +206,17 @@ def test_a_config_of_another_model(copy, capfd, setting, changed, complaint_end)
     assert complaint(copy, capfd) == expected
 
 
-def test_a_config_that_is_no_config(copy, capfd):
-    (copy / "config.toml").write_text("beam = \n")
-    assert complaint(copy, capfd).startswith(f"{copy}/config.toml: is not TOML")
+@pytest.mark.parametrize("content", ["beam = \n", "beem = 1\n"])
+def test_a_config_that_is_no_config_is_a_bad_model(copy, content):
+    (copy / "config.toml").write_text(content)
+    with pytest.raises(BadModel, match=rf"^{re.escape(str(copy))}/config\.toml: .*; export the model again$"):
+        Runtime(copy)
+
+
+def test_a_config_cut_inside_a_number(copy, capfd):
+    (copy / "config.toml").write_text((copy / "config.toml").read_text().rstrip("\n")[:-1])
+    expected = f"{copy}/config.toml: is cut short: its last line has no end; export the model again"
+    assert complaint(copy, capfd) == expected
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", "{} more"])

@@ -5,6 +5,7 @@ after every pick; what is carried along is one glance and one state, however lon
 """
 
 import contextlib
+import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -38,7 +39,7 @@ class NothingToCaption(PicknetError):
 
 
 class BadSetting(PicknetError):
-    """A number of frames, a rate or a beam that cannot be."""
+    """A number of frames, a budget or a rate that cannot be."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,10 @@ class Captioner:
         self.runtime = runtime
         self.name = name
         self.config = runtime.config
-        self.picker: Picker = PickNetPicker(runtime.policy, threshold=runtime.config.model.pick_threshold)
+        model = runtime.config.model
+        self.picker: Picker = PickNetPicker(
+            runtime.policy, threshold=model.pick_threshold, max_gap=model.max_gap or None
+        )
 
     def caption(
         self,
@@ -155,11 +159,8 @@ class Captioner:
             yield pick, state
 
     def _checked_beam(self, beam: int | None) -> int:
-        if beam is None:
-            return self.config.beam
-        if beam < 1:
-            raise BadSetting(f"beam is {beam}: 1 (greedy) or more is possible")
-        return beam
+        # The config knows which beams are possible.
+        return self.config.beam if beam is None else dataclasses.replace(self.config, beam=beam).beam
 
 
 def beam_search(
@@ -244,19 +245,30 @@ def _find(model: str | os.PathLike[str] | None) -> tuple[str, Path]:
 def pick(
     video: Source,
     *,
+    budget: int | None = None,
     picker: Picker | None = None,
     model: str | os.PathLike[str] | None = None,
     num_frames: int | None = None,
 ) -> list[PickedFrame]:
-    """The picked frames of a video as full-size images: by `picker`, or by the PickNet of a model."""
+    """The picked frames of a video as full-size images: by `picker`, or by the PickNet of a model.
+
+    With a budget at most so many: the first, then those the policy was surest of, in the order of the video.
+    """
     from PIL.Image import fromarray
 
+    if budget is not None and budget < 1:
+        raise BadSetting(f"budget is {budget}: 1 frame or more is possible")
     settings = VideoConfig()
     if picker is None:
         captioner = load(model)
         picker, settings = captioner.picker, captioner.config.video
     with _opened(video, _evenly(num_frames, settings)) as frames:
-        return [PickedFrame(fromarray(frame.pixels()), pick) for frame, pick in picker.pick(frames)]
+        picked = list(picker.pick(frames))
+        if budget is not None:
+            # A frame picked by force has no probability; it comes before all others.
+            surest = sorted(picked, key=lambda one: -math.inf if one[1].probability is None else -one[1].probability)
+            picked = sorted(surest[:budget], key=lambda one: one[1].index)
+        return [PickedFrame(fromarray(frame.pixels()), pick) for frame, pick in picked]
 
 
 class _Frames:

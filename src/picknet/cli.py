@@ -11,6 +11,8 @@ import glob
 import io
 import json
 import os
+import re
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
@@ -18,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
-from typer.core import TyperGroup
 
 from picknet.errors import PicknetError
 
@@ -41,10 +42,6 @@ UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
 
 class BadUsage(PicknetError):
     """Options that do not go together."""
-
-
-class Interrupted(PicknetError):
-    """Ctrl-C."""
 
 
 class MissingExtra(PicknetError):
@@ -101,16 +98,7 @@ class DeviceName(StrEnum):
     mps = "mps"
 
 
-class _Commands(TyperGroup):
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:  # Typer would end without a word
-            raise Interrupted("interrupted") from None
-
-
 app = typer.Typer(
-    cls=_Commands,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -123,7 +111,9 @@ Model = Annotated[
 Data = Annotated[Path, typer.Option(help="The data folder: videos/ and captions/.")]
 Beam = Annotated[int | None, typer.Option(min=1, help="Beam width; 1 is greedy. By default what the model says.")]
 Frames = Annotated[int | None, typer.Option(min=1, help="Frames sampled from a video, of which some are picked.")]
-OnePicker = Annotated[PickerName, typer.Option(help="How frames are picked.")]
+OnePicker = Annotated[
+    PickerName, typer.Option(metavar="PICKER", help=f"How frames are picked: {', '.join(PickerName)}.")
+]
 K = Annotated[
     int | None,
     typer.Option(min=1, help=f"Picks of uniform and kmeans ({DEFAULT_K}) and random (about half the frames)."),
@@ -137,8 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")  # a file name may hold what the terminal cannot show
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(args=given or ["--help"], prog_name="picknet", standalone_mode=False)
+        code = _run(given or ["--help"])
         print(end="", flush=True)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would end Python with a traceback
+        code = _failed("interrupted", code=130)
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "picknet"
         message = " ".join(error.format_message().split()).rstrip(".")
@@ -155,11 +148,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
+def _run(arguments: list[str]) -> int:
+    """What `app(arguments)` does, but for Ctrl-C, on which Typer would end without a word."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("picknet", arguments) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    return 0
+
+
 def _exit_code(error: PicknetError) -> int:
     from picknet.config import BadConfig
 
-    if isinstance(error, Interrupted):
-        return 130
     return 2 if isinstance(error, BadUsage | BadConfig) else 1
 
 
@@ -170,7 +172,12 @@ def _failed(message: str, *, code: int) -> int:
 
 def _say(message: str) -> None:
     """A line for people, whatever standard output is used for."""
-    print(f"picknet: {message}", file=sys.stderr, flush=True)
+    print(f"picknet: {_shown(message)}", file=sys.stderr, flush=True)
+
+
+def _shown(text: str) -> str:
+    """The text on one line, whatever line ends and commands to a terminal a file name in it may hold."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: ascii(found[0])[1:-1], text)
 
 
 def _print_version(wanted: bool) -> None:
@@ -235,11 +242,11 @@ def caption(
                 _say(str(error))
                 num_failed += 1
             else:
-                if watched and sheet_path:
-                    _write_sheet(sheet_path, watched.seen, result)
                 _print_caption(result, format=format, named=len(videos) > 1)
                 if result.damage:
                     _say(f"{video}: {result.damage}; captioned what could be read")
+                if watched and sheet_path:
+                    _write_sheet(sheet_path, watched.seen, result)
             tick()
     if num_failed:
         raise typer.Exit(1)
@@ -270,11 +277,7 @@ def pick(
     chosen = None
     if picker is not PickerName.picknet:
         chosen = _picker(picker, k=k, seed=seed, captioner=lambda: captioner.load(model))
-    picked = captioner.pick(video, picker=chosen, model=model, num_frames=frames)
-    if budget:
-        # The first frame, which nobody asked the policy about, comes before all others.
-        likeliest = sorted(picked, key=lambda frame: -(frame.pick.probability or 1.0))[:budget]
-        picked = sorted(likeliest, key=lambda frame: frame.pick.index)
+    picked = captioner.pick(video, budget=budget, picker=chosen, model=model, num_frames=frames)
     rows = []
     for number, frame in enumerate(picked, start=1):
         name = f"{number:03d}_{frame.pick.seconds:.3f}s.jpg"
@@ -313,7 +316,7 @@ def _find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
         matches = [argument] if os.path.lexists(argument) else sorted(glob.glob(argument, recursive=True))
         if not matches:
             wrong = "no file matches this pattern" if glob.has_magic(argument) else "no such file or folder"
-            problems.append(f"{argument}: {wrong}")
+            problems.append(f"{argument or repr(argument)}: {wrong}")
         for match in matches:
             if not os.path.isdir(match):
                 videos.append(match)
@@ -368,7 +371,7 @@ def _print_caption(result: "Caption", *, format: CaptionFormat, named: bool) -> 
         seconds = " ".join(f"{pick.seconds:.3f}" for pick in result.picks)
         _print_csv([result.video, result.text, indices, seconds, result.frames_seen, result.model])
     else:
-        print(f"{result.video}: {result.text}" if named else result.text, flush=True)
+        print(f"{_shown(result.video)}: {result.text}" if named else result.text, flush=True)
 
 
 def _pick_json(pick: "Pick") -> dict[str, Any]:
@@ -391,7 +394,11 @@ def evaluate(
     split: Annotated[SplitName, typer.Option(help="Which clips.")] = SplitName.val,
     model: Model = None,
     picker: Annotated[
-        list[PickerName] | None, typer.Option(help="How frames are picked; several give the paper's table.")
+        list[PickerName] | None,
+        typer.Option(
+            metavar="PICKER",
+            help=f"How frames are picked: {', '.join(PickerName)}; given several times, the paper's table.",
+        ),
     ] = None,
     k: K = None,
     beam: Beam = None,
@@ -412,9 +419,11 @@ def evaluate(
     from picknet import evaluation
     from picknet.captioner import load
     from picknet.datasets import load_split
-    from picknet.figures import pick_histograms, save
+    from picknet.figures import FORMATS, pick_histograms, save
     from picknet.files import write_text
 
+    if histograms and histograms.suffix.lower() not in FORMATS:
+        raise BadUsage(f"--histograms {histograms}: a picture ends in {', '.join(FORMATS)}")
     clips = load_split(data, dataset=dataset.value, split=split.value)
     captioner = load(model)
     rows = []
@@ -484,7 +493,10 @@ def train(
     dataset: Annotated[
         DatasetName | None, typer.Option(help="How the captions are stored: msvd, and folder with --from.")
     ] = None,
-    stage: Annotated[list[StageName] | None, typer.Option(help="Only these stages; with --from: adaptation.")] = None,
+    stage: Annotated[
+        list[StageName] | None,
+        typer.Option(metavar="STAGE", help=f"Only some of {', '.join(StageName)}; with --from: adaptation."),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another setting, as in reward.penalty=-2.")
     ] = None,
@@ -694,11 +706,15 @@ def _progress(what: str, total: int) -> Iterator[Callable[[], object]]:
 def _progress_bars(*more: str) -> "Progress":
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
-    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn())
+    kept = Column(no_wrap=True)  # in a narrow terminal, what comes after the time left is folded first
     return Progress(
-        *columns,
-        *(TextColumn(text, markup=False) for text in more),
+        TextColumn("{task.description}", table_column=kept),
+        BarColumn(20, table_column=kept),
+        MofNCompleteColumn(table_column=kept),
+        TimeRemainingColumn(table_column=kept),
+        *(TextColumn(text, markup=False, table_column=Column()) for text in more),
         console=Console(stderr=True),
         transient=not more,
         # Results go above the bar where both share a terminal, and to where they were sent otherwise.

@@ -49,6 +49,8 @@ class ModelConfig:
     """The encoder's output gate: tanh as arXiv v1 prints it, sigmoid as ECCV 2018 (an ordinary LSTM)."""
     pick_threshold: float = 0.5
     """A frame is picked in use when its probability is above this; 0.5 is the likelier action, as in the paper."""
+    max_gap: int = 0
+    """At the latest so many frames after the last pick another is picked by force; 0: never, as in the paper."""
     initial_pick_probability: float = 0.5
     """How often an untrained PickNet picks; 0.5 is what a plain initialisation gives."""
     dropout: float = 0.5
@@ -160,6 +162,7 @@ class Config:
             ("model.state_size", self.model.state_size, 1, 2**16),
             ("model.picker_hidden", self.model.picker_hidden, 1, 2**16),
             ("model.pick_threshold", self.model.pick_threshold, 0, 1),
+            ("model.max_gap", self.model.max_gap, 0, 10**6),
             ("length_exponent", self.length_exponent, 0, 10),
             ("model.initial_pick_probability", self.model.initial_pick_probability, 0.01, 0.99),
             ("model.dropout", self.model.dropout, 0, 0.99),

@@ -5,6 +5,7 @@ Every figure is made of smaller pictures (tiles, paragraphs, charts) set below o
 
 import difflib
 import functools
+import io
 import math
 import os
 import unicodedata
@@ -37,8 +38,8 @@ GREEN, DARK_GREEN = "#19b75b", "#0c8a41"
 
 FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     ".png": ("PNG", {"optimize": True}),
-    ".jpg": ("JPEG", {"quality": 92, "subsampling": 0, "optimize": True}),
-    ".jpeg": ("JPEG", {"quality": 92, "subsampling": 0, "optimize": True}),
+    ".jpg": ("JPEG", {"quality": 92, "subsampling": 0}),
+    ".jpeg": ("JPEG", {"quality": 92, "subsampling": 0}),
     ".webp": ("WEBP", {"quality": 90}),
 }
 
@@ -148,7 +149,9 @@ def save(image: Image.Image, path: str | os.PathLike[str]) -> None:
         raise BadFigure(f"{path}: no picture format {suffix or 'without a suffix'} (possible: {', '.join(FORMATS)})")
     name, options = FORMATS[suffix]
     with written_whole(path) as temporary:
-        image.save(temporary, format=name, **options)
+        content = io.BytesIO()  # given a file, Pillow's JPEG writer would not notice that the disk is full
+        image.save(content, format=name, **options)
+        temporary.write_bytes(content.getvalue())
 
 
 # --- Their parts ---

@@ -33,8 +33,9 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.fsync(file.fileno())
         temporary.replace(target)
     except OSError as error:
-        # Only failures to write are ours to explain; an error about another file is passed on as it is.
-        if error.filename is not None and Path(os.fsdecode(error.filename)) not in {target, temporary, *target.parents}:
+        # Only failures to write are ours to explain; an error of the block about another file is passed on as it is.
+        named = target if error.filename is None else Path(os.fsdecode(error.filename))
+        if temporary is not None and named not in {target, temporary, *target.parents}:
             raise
         raise UnwritableFile(f"{target}: cannot be written ({error.strerror or error})") from error
     finally:

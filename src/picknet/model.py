@@ -30,7 +30,7 @@ class Walk(NamedTuple):
     picked: Tensor
     """(batch, frames) bool."""
     log_probability: Tensor
-    """(batch,): of all actions taken. The first frame is picked by force, so it is not part of it."""
+    """(batch,): of all actions taken. Frames picked by force, as the first one is, are no part of it."""
 
 
 class PickNet(nn.Module):
@@ -40,7 +40,7 @@ class PickNet(nn.Module):
         super().__init__()
         self.hidden = nn.Linear(GLANCE_SIZE * GLANCE_SIZE, config.picker_hidden)
         self.decide = nn.Linear(config.picker_hidden, 2)
-        self.threshold = config.pick_threshold
+        self.threshold, self.max_gap = config.pick_threshold, config.max_gap or math.inf
         with torch.no_grad():
             probability = config.initial_pick_probability
             self.decide.bias[PICK] += math.log(probability / (1 - probability))
@@ -65,6 +65,7 @@ class PickNet(nn.Module):
         first = torch.ones(len(seen), dtype=torch.bool, device=seen.device)
         picked = [first]
         log_probability = torch.zeros(len(seen), device=seen.device)
+        gap = torch.zeros(len(seen), device=seen.device)
         for t in range(1, seen.shape[1]):
             log_policy = self._logits(seen[:, t] - template + self.hidden.bias).log_softmax(-1)
             probability = log_policy[:, PICK].exp()
@@ -73,10 +74,12 @@ class PickNet(nn.Module):
             else:
                 pick = probability > torch.rand(len(seen), generator=generator, device=seen.device)
             present = t < counts
-            pick = pick & present
+            forced = gap + 1 >= self.max_gap
+            pick = (pick | forced) & present
             action = torch.where(pick, log_policy[:, PICK], log_policy[:, DROP])
-            log_probability = log_probability + torch.where(present, action, 0.0)
+            log_probability = log_probability + torch.where(present & ~forced, action, 0.0)
             template = torch.where(pick[:, None], seen[:, t], template)
+            gap = torch.where(pick, 0.0, gap + 1)
             picked.append(pick)
         return Walk(torch.stack(picked, dim=1), log_probability)
 

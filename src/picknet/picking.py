@@ -4,6 +4,7 @@ A picker is a lazy filter over frames. PickNet, a coin and "all of them" decide 
 they can follow a live stream; uniform, random-k and k-means have to see the last frame before they can name the first.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -48,26 +49,36 @@ class Picker(Protocol):
 class PickNetPicker:
     """The paper's picker: it compares each glance with the glance of the last picked frame.
 
-    All it remembers is that one glance, however long the video.
+    All it remembers is that one glance and how long ago it was, however long the video.
     """
 
-    def __init__(self, policy: Callable[[Array, Array], Array], *, threshold: float = 0.5) -> None:
-        """policy: glances (n, 56, 56) uint8, templates (n, 56, 56) uint8 -> probabilities of picking (n,)"""
+    def __init__(
+        self, policy: Callable[[Array, Array], Array], *, threshold: float = 0.5, max_gap: int | None = None
+    ) -> None:
+        """policy: glances (n, 56, 56) uint8, templates (n, 56, 56) uint8 -> probabilities of picking (n,)
+
+        max_gap: with it, at the latest every so many frames one is picked, whatever the policy says.
+        """
         if not 0 <= threshold <= 1:
             raise BadPicker(f"threshold is {threshold}: from 0 (pick all) to 1 (only the first) is possible")
+        if max_gap is not None and max_gap < 1:
+            raise BadPicker(f"max_gap is {max_gap}: 1 (pick all) or more is possible")
         self._policy = policy
         self._threshold = threshold
+        self._max_gap = math.inf if max_gap is None else max_gap
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
         template: Array | None = None
+        gap = 0
         for frame in frames:
             glance = frame.glance()
             probability = None
+            gap += 1
             if template is not None:
                 probability = float(self._policy(glance[None], template[None])[0])
-                if probability <= self._threshold:
+                if probability <= self._threshold and gap < self._max_gap:
                     continue
-            template = glance
+            template, gap = glance, 0
             yield frame, Pick(frame.index, frame.seconds, probability)
 
 

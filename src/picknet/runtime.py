@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from picknet.config import load_config
+from picknet.config import BadConfig, Config, load_config
 from picknet.errors import PicknetError
 from picknet.text import Vocabulary
 
@@ -74,7 +74,7 @@ class Runtime:
         self.folder = Path(folder)
         _check_complete(self.folder)
         self.card = _read_card(self.folder / "card.json")
-        self.config = load_config(self.folder / "config.toml")
+        self.config = _read_config(self.folder / "config.toml")
         self.vocabulary = _read_words(self.folder / "words.txt")
         self._sizes = {
             "image": (self.config.model.image_size, "config.toml"),
@@ -181,11 +181,23 @@ def _read_card(path: Path) -> dict[str, Any]:
     return card
 
 
+def _read_config(path: Path) -> Config:
+    _check_last_line(path)
+    try:
+        return load_config(path)
+    except BadConfig as error:
+        raise BadModel(f"{error}; {MEND}") from error
+
+
 def _read_words(path: Path) -> Vocabulary:
-    # The number of words is held against the decoder's; what is left to notice is a last word that lost its end.
+    _check_last_line(path)  # their number is held against the decoder's
+    return Vocabulary.load(path)
+
+
+def _check_last_line(path: Path) -> None:
+    """A text cut inside its last line may still read well: another word, a number with a digit less."""
     if not _read_bytes(path).endswith(b"\n"):
         raise BadModel(f"{path}: is cut short: its last line has no end; {MEND}")
-    return Vocabulary.load(path)
 
 
 def _read_tensor_spans(path: Path) -> set[tuple[int, int]]:

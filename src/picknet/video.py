@@ -147,17 +147,20 @@ class Video:
         """
         times = self._presentation_times()
         num_frames = len(times) if times else self._count_frames()
+        count = min(count, num_frames)
         wanted = [(2 * i + 1) * num_frames // (2 * count) for i in range(count)]
-        if num_frames <= count:
-            wanted = list(range(num_frames))
         with self._reading() as (container, stream):
             index = num_served = 0
+            last = None
             for number, (picture, seconds) in enumerate(self._frames(container, stream)):
                 position = bisect_left(times, picture.pts) if times and picture.pts is not None else number
                 if num_served < len(wanted) and position >= wanted[num_served]:
                     yield Frame(picture, index=index, seconds=seconds)
                     num_served = bisect_right(wanted, position)
                     index += 1
+                last = picture, seconds
+            if not index and last:  # the file broke off before the first frame wanted: what there is has to do
+                yield Frame(last[0], index=0, seconds=last[1])
 
     def sample_by_time(self, *, fps: float = 1.0) -> Iterator[Frame]:
         """Yield, as it is decoded, the first frame at or after each of 0, 1/fps, 2/fps … seconds.
@@ -213,9 +216,11 @@ class Video:
         except av.FFmpegError as error:
             reason = f" ({error.strerror})"
         reached -= (container.start_time or 0) / av.time_base
-        length = (container.duration or 0) / av.time_base
+        length = _promised_seconds(container, stream)
         if reason or 0 < reached < length - _TOLERATED_GAP:
             self._breaks_off = f"the file breaks off after {max(reached, 0.0):.1f} of {length:.1f} s{reason}"
+        elif container.format.name == "gif" and not _ends_as_gif(self.path):
+            self._breaks_off = f"the file breaks off after {reached:.1f} s"
 
     def _pictures(self, container: InputContainer, stream: VideoStream) -> Iterator[av.VideoFrame]:
         """Every picture that decodes, in the order shown; what does not decode is noted and passed over."""
@@ -290,14 +295,13 @@ def _open(path: Path) -> InputContainer:
     try:
         # With its protocol in front, a name such as "a:b.mp4" is not taken for an address.
         return av.open(f"file:{path.absolute()}")
-    except av.InvalidDataError:
+    except (av.InvalidDataError, av.EOFError) as error:
         with path.open("rb") as file:
             begins_as_mp4 = file.read(8)[4:] == b"ftyp"
+        what = "the file ends before its first frame" if isinstance(error, av.EOFError) else "not a known video format"
         if begins_as_mp4:
-            raise UnreadableVideo(f"{path}: an unfinished or damaged MP4 (its index, 'moov', is missing)") from None
-        raise UnreadableVideo(f"{path}: not a known video format") from None
-    except av.EOFError:
-        raise UnreadableVideo(f"{path}: the file ends before its first frame") from None
+            what = "an unfinished or damaged MP4 (its index, 'moov', is missing or cut)"
+        raise UnreadableVideo(f"{path}: {what}") from None
     except av.FFmpegError as error:
         raise UnreadableVideo(f"{path}: cannot be read ({error.strerror})") from None
 
@@ -325,6 +329,22 @@ def _stored_seconds(container: InputContainer, stream: VideoStream) -> float | N
     if stream.duration is not None and stream.time_base:
         return float(stream.duration * stream.time_base)
     return container.duration / av.time_base if container.duration is not None else None
+
+
+def _promised_seconds(container: InputContainer, stream: VideoStream) -> float:
+    """The length that a file's header tells; 0 where it does not."""
+    seconds = (container.duration or 0) / av.time_base
+    if container.format.name == "avi" and stream.average_rate:
+        # Of an AVI that was cut, FFmpeg shortens the length to what the file's size allows for.
+        return max(seconds, float(stream.frames / stream.average_rate))
+    return seconds
+
+
+def _ends_as_gif(path: Path) -> bool:
+    """A GIF stores no length, but ends in a semicolon, which some pad with zeros."""
+    with path.open("rb") as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - 1024, 0))
+        return file.read().rstrip(b"\0\r\n").endswith(b";")
 
 
 def _since_start(stamp: int, stream: VideoStream) -> str:
