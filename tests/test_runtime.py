@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -92,6 +94,21 @@ def test_only_the_graphs_in_use_are_compiled(model_folder):
     runtime = Runtime(model_folder)
     runtime.encode(np.zeros((1, 1280), np.float32), runtime.start())
     assert list(runtime._requests) == ["encoder"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends itself Ctrl-C as POSIX knows it")
+def test_ctrl_c_is_only_that_after_a_model_was_used_and_let_go(model_folder):
+    code = (
+        "import os, signal, sys; import numpy as np; from picknet.runtime import Runtime\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "glance = np.zeros((1, 56, 56), np.uint8); runtime = Runtime(sys.argv[1]); runtime.policy(glance, glance)\n"
+        "runtime.encode(np.zeros((1, 1280), np.float32), runtime.start())\n"
+        "del runtime\n"
+        "try: os.kill(os.getpid(), signal.SIGINT); signal.pause()\n"
+        "except KeyboardInterrupt: print('interrupted')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, model_folder], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n")
 
 
 # --- Bad model folders ------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ A model folder holds `config.toml`, `words.txt`, `card.json` (facts for people),
 graphs that refer to the weights by offset, so each weight is stored once. Nothing in it can run code.
 """
 
+import functools
 import json
 import os
 import re
@@ -128,10 +129,8 @@ class Runtime:
         return results
 
     def _compile(self, name: str) -> Any:
-        import openvino
-
         try:
-            return openvino.Core().compile_model(self._graphs[name], "CPU", COMPILE_SETTINGS).create_infer_request()
+            return _core().compile_model(self._graphs[name], "CPU", COMPILE_SETTINGS).create_infer_request()
         except RuntimeError as error:
             raise BadModel(f"{self.folder / name}.onnx: cannot be compiled ({_gist(error)}); {MEND}") from error
 
@@ -161,6 +160,18 @@ class Runtime:
         resolved = [str(self._sizes[symbol][0]) if symbol in self._sizes else symbol for symbol in expected]
         if found != resolved:
             raise BadModel(f"{path}: {port} is {' '.join(found)} where {signature} was expected; {MEND}")
+
+
+@functools.cache
+def _core() -> Any:
+    """OpenVINO's core: one for the whole process, never let go.
+
+    A core sets up a stack for signal handlers, and puts back the one before it when it goes. Where several come and go,
+    that one may be gone as well, and the next Ctrl-C would crash Python.
+    """
+    import openvino
+
+    return openvino.Core()
 
 
 def _check_complete(folder: Path) -> None:
