@@ -1,6 +1,17 @@
-"""`python -m picknet` is `picknet`."""
+"""`picknet` and `python -m picknet`. It imports next to nothing, so that Ctrl-C finds it ready at once."""
 
-from picknet.cli import main
+import sys
+
+
+def main() -> None:
+    try:
+        from picknet.cli import main as run
+
+        run()
+    except KeyboardInterrupt:
+        print("picknet: interrupted", file=sys.stderr)
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()
