@@ -105,7 +105,6 @@ class Captioner:
     ) -> Caption:
         """One sentence about a whole video, from `num_frames` evenly sampled frames or from the frames given."""
         beam = self._checked_beam(beam)
-        self.runtime.compile_ahead()
         state, picks = self.runtime.start(), []
         with _opened(video, _evenly(num_frames, self.config.video)) as frames:
             for pick, following in self._walk(frames, picker):
@@ -126,7 +125,6 @@ class Captioner:
         beam = self._checked_beam(beam)
         if not fps > 0:
             raise BadSetting(f"fps is {fps}: more than 0 frames a second are needed")
-        self.runtime.compile_ahead()
         text = None
         with _opened(source, lambda video: video.sample_by_time(fps=fps)) as frames:
             for num_picks, (pick, state) in enumerate(self._walk(frames, picker), start=1):

@@ -9,7 +9,6 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,7 +85,7 @@ class Runtime:
         """What each size is, and which part says so."""
         tensors = _read_tensor_spans(self.folder / WEIGHTS)
         self._graphs: dict[str, Any] = {}
-        self._requests: dict[str, Future[Any]] = {}
+        self._requests: dict[str, Any] = {}
         for name in SIGNATURES:
             path = self.folder / f"{name}.onnx"
             _check_graph_file(path, tensors)
@@ -123,21 +122,10 @@ class Runtime:
         results = self._run("decoder", words=words, video=video, state=state)
         return results["log_probabilities"], results["next_state"]
 
-    def compile_ahead(self) -> None:
-        """Start to compile all graphs, beside whatever comes next, such as opening a video; done once."""
-        if self._requests:
-            return
-        _core()  # made here: what it sets up for signals belongs to the main thread
-        pool = ThreadPoolExecutor(max_workers=1)
-        self._requests = {name: pool.submit(self._compile, name) for name in ("policy", "cnn", "encoder", "decoder")}
-        pool.shutdown(wait=False)
-
     def _run(self, name: str, **inputs: Array) -> Mapping[str, Array]:
         if name not in self._requests:
-            compiled = self._compile(name)
-            self._requests[name] = Future()
-            self._requests[name].set_result(compiled)
-        results: Mapping[str, Array] = self._requests[name].result().infer(inputs)
+            self._requests[name] = self._compile(name)
+        results: Mapping[str, Array] = self._requests[name].infer(inputs)
         return results
 
     def _compile(self, name: str) -> Any:
