@@ -20,7 +20,7 @@ from picknet.config import VideoConfig
 from picknet.errors import PicknetError
 from picknet.picking import Pick, Picker, PickNetPicker
 from picknet.runtime import BadModel, Runtime, State
-from picknet.text import BOS, EOS, PAD, UNK
+from picknet.text import BOS, EOS, NEVER_WRITTEN
 from picknet.video import GLANCE_SIZE, Frame, Video
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def beam_search(
     for length in range(1, max_words + 2):
         log_probabilities, states = step(sentences[:, -1], states)
         candidates = totals[:, None] + log_probabilities
-        candidates[:, [PAD, BOS, UNK]] = -math.inf
+        candidates[:, NEVER_WRITTEN] = -math.inf
         if length > max_words:  # nothing but the end may follow the last word
             candidates[:, EOS + 1 :] = -math.inf
         parents, words = _highest(candidates, beam)
@@ -265,7 +265,7 @@ def pick(
     with _opened(video, _evenly(num_frames, settings)) as frames:
         picked = list(picker.pick(frames))
         if budget is not None:
-            # A frame picked by force has no probability; it comes before all others.
+            # The first frame has no probability, since the policy was not asked; it comes before all others.
             surest = sorted(picked, key=lambda one: -math.inf if one[1].probability is None else -one[1].probability)
             picked = sorted(surest[:budget], key=lambda one: one[1].index)
         return [PickedFrame(fromarray(frame.pixels()), pick) for frame, pick in picked]

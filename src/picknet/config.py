@@ -174,26 +174,22 @@ class Config:
             ("supervision.max_frames", self.supervision.max_frames, self.supervision.min_frames, self.video.num_frames),
         ):
             _check_range(name, value, low, high)
-        for name, sampled, fewest in (("reinforcement", self.reinforcement, 1), ("refinement", self.refinement, 2)):
-            _check_range(f"{name}.epochs", sampled.epochs, 0, 10**6)
-            _check_range(f"{name}.batch_size", sampled.batch_size, 1, 2**20)
-            _check_range(f"{name}.learning_rate", sampled.learning_rate, 0, 1)
-            _check_range(f"{name}.samples", sampled.samples, fewest, 1000)
-            _check_range(f"{name}.weight_decay", sampled.weight_decay, 0, 1)
-            _check_range(f"{name}.average", sampled.average, 0, 0.999999)
-        for stage_name, stage in (("supervision", self.supervision), ("adaptation", self.adaptation)):
-            for name, value, low, high in (
-                ("epochs", stage.epochs, 0, 10**6),
-                ("batch_size", stage.batch_size, 1, 2**20),
-                ("captions_per_video", stage.captions_per_video, 1, stage.batch_size),
-                ("learning_rate", stage.learning_rate, 0, 1),
-                ("teacher_forcing_floor", stage.teacher_forcing_floor, 0, 1),
-                ("label_smoothing", stage.label_smoothing, 0, 0.99),
-                ("teacher_forcing_k", stage.teacher_forcing_k, 1e-3, 1e6),
-                ("weight_decay", stage.weight_decay, 0, 1),
-                ("average", stage.average, 0, 0.999999),
-            ):
-                _check_range(f"{stage_name}.{name}", value, low, high)
+        captioning = {"supervision": self.supervision, "adaptation": self.adaptation}
+        sampling = {"reinforcement": self.reinforcement, "refinement": self.refinement}
+        for name, stage in (captioning | sampling).items():
+            _check_range(f"{name}.epochs", stage.epochs, 0, 10**6)
+            _check_range(f"{name}.batch_size", stage.batch_size, 1, 2**20)
+            _check_range(f"{name}.learning_rate", stage.learning_rate, 0, 1)
+            _check_range(f"{name}.weight_decay", stage.weight_decay, 0, 1)
+            _check_range(f"{name}.average", stage.average, 0, 0.999999)
+        for name, taught in captioning.items():
+            _check_range(f"{name}.captions_per_video", taught.captions_per_video, 1, taught.batch_size)
+            _check_range(f"{name}.teacher_forcing_floor", taught.teacher_forcing_floor, 0, 1)
+            _check_range(f"{name}.teacher_forcing_k", taught.teacher_forcing_k, 1e-3, 1e6)
+            _check_range(f"{name}.label_smoothing", taught.label_smoothing, 0, 0.99)
+        _check_range("reinforcement.samples", self.reinforcement.samples, 1, 1000)
+        # A sentence is weighed against the others of its clip, so there must be another.
+        _check_range("refinement.samples", self.refinement.samples, 2, 1000)
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:

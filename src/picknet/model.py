@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from picknet.config import ModelConfig
 from picknet.errors import PicknetError
-from picknet.text import BOS, EOS, PAD, UNK
+from picknet.text import BOS, EOS, NEVER_WRITTEN, PAD
 from picknet.video import GLANCE_SIZE
 
 DROP, PICK = 0, 1
@@ -290,7 +290,7 @@ class Decoder(nn.Module):
         for _ in range(max_words):
             state = self._cell(self.from_word(self.embed(word)) + context, state)
             logits = self.output(state)
-            logits[:, [PAD, BOS, UNK]] = -torch.inf
+            logits[:, NEVER_WRITTEN] = -torch.inf
             if generator is None:
                 word = logits.argmax(-1)
             else:

@@ -71,16 +71,14 @@ class Progress:
     steps: int = 0
     best_epoch: int = 0
     """0: the weights the stage started from."""
-    best_score: float = -math.inf
     best_figures: dict[str, float] = field(default_factory=dict)
-    """What was measured on the validation clips then."""
+    """What was measured on the validation clips then; its score is what the best is chosen by."""
     best: dict[str, Tensor] = field(default_factory=dict)
     """The weights of the best epoch."""
 
     def with_best(self, epoch: int, figures: dict[str, float], weights: Weights) -> "Progress":
         best = {key: parameter.detach().clone() for key, parameter in weights.averaged.items()}
-        score = figures["score"]
-        return dataclasses.replace(self, best_epoch=epoch, best_score=score, best_figures=figures, best=best)
+        return dataclasses.replace(self, best_epoch=epoch, best_figures=figures, best=best)
 
 
 class Run:
@@ -129,7 +127,7 @@ class Run:
                 raise BadRun(f"{self.folder}: {name} broke down in epoch {epoch + 1} ({told}); {advice}")
             figures = validate(validated)
             progress = dataclasses.replace(progress, epochs=epoch + 1, steps=learner.steps)
-            if figures["score"] >= progress.best_score:
+            if figures["score"] >= progress.best_figures["score"]:
                 progress = progress.with_best(epoch + 1, figures, weights)
             facts |= {key: figures[key] for key in ("val_cider", "val_picks")}
             self._log(name, epoch + 1, facts)

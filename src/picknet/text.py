@@ -19,6 +19,8 @@ from picknet.errors import PicknetError
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIAL_WORDS = ("<pad>", "<bos>", "<eos>", "<unk>")
+NEVER_WRITTEN = [PAD, BOS, UNK]
+"""What no sentence of ours holds: a decoder's choice is made among the other words and <eos>."""
 
 
 class BadVocabulary(PicknetError):

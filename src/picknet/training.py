@@ -24,7 +24,7 @@ from picknet.metrics import Cider
 from picknet.model import Network, gather_picked
 from picknet.rewards import language_reward, max_picks, total_reward, visual_diversity
 from picknet.runs import STAGES, BadRun, Report, Run, Stage, Step, TrainEpoch, card, claim, take_best
-from picknet.text import BOS, EOS, PAD, UNK, Vocabulary, tokenise
+from picknet.text import BOS, EOS, NEVER_WRITTEN, PAD, UNK, Vocabulary, tokenise
 
 OUT_OF_LIMITS = 1000.0
 """More than any CIDEr: what an epoch's score loses when its picks leave the limits."""
@@ -81,16 +81,11 @@ def reinforcement(network: Network, data: Data, config: Config, run: Run) -> Non
     def train_epoch(epoch: int, step: Step, order: np.random.Generator, generator: torch.Generator) -> None:
         network.eval()
         most = max_picks(config.reward, num_frames=config.video.num_frames, progress=epoch / stage.epochs)
-        clips = order.permutation(len(data.train.clips))
-        for start in range(0, len(clips), stage.batch_size):
-            chosen = torch.from_numpy(clips[start : start + stage.batch_size]).to(data.device)
-            loss, _, facts = policy_loss(network, data, config, chosen, most, generator, samples=stage.samples)
+        for clips in clip_batches(data, stage.batch_size, order):
+            loss, _, facts = policy_loss(network, data, config, clips, most, generator, samples=stage.samples)
             step(loss, facts)
 
-    def validate(candidate: Network) -> dict[str, float]:
-        return validation(candidate, data, config, greedy_picks(candidate, data.val))
-
-    run.stage("reinforcement", network, (network.picknet,), train_epoch, validate)
+    run.stage("reinforcement", network, (network.picknet,), train_epoch, validation_by_own_picks(data, config))
 
 
 def adaptation(network: Network, data: Data, config: Config, run: Run) -> None:
@@ -107,11 +102,9 @@ def adaptation(network: Network, data: Data, config: Config, run: Run) -> None:
     # The limits have shrunk in stage 2 and stay there.
     most = max_picks(config.reward, num_frames=config.video.num_frames, progress=1.0)
 
-    def validate(candidate: Network) -> dict[str, float]:
-        return validation(candidate, data, config, greedy_picks(candidate, data.val))
-
     trained = (network.picknet, network.encoder, network.decoder)
-    run.stage("adaptation", network, trained, caption_epochs(data, stage, batch_loss), validate)
+    train_epoch = caption_epochs(data, stage, batch_loss)
+    run.stage("adaptation", network, trained, train_epoch, validation_by_own_picks(data, config))
 
 
 def refinement(network: Network, data: Data, config: Config, run: Run) -> None:
@@ -120,15 +113,11 @@ def refinement(network: Network, data: Data, config: Config, run: Run) -> None:
 
     def train_epoch(epoch: int, step: Step, order: np.random.Generator, generator: torch.Generator) -> None:
         network.eval()
-        clips = order.permutation(len(data.train.clips))
-        for start in range(0, len(clips), stage.batch_size):
-            chosen = torch.from_numpy(clips[start : start + stage.batch_size]).to(data.device)
-            step(*sentence_loss(network, data, config, chosen, generator, samples=stage.samples))
+        for clips in clip_batches(data, stage.batch_size, order):
+            step(*sentence_loss(network, data, config, clips, generator, samples=stage.samples))
 
-    def validate(candidate: Network) -> dict[str, float]:
-        return validation(candidate, data, config, greedy_picks(candidate, data.val))
-
-    run.stage("refinement", network, (network.encoder, network.decoder), train_epoch, validate)
+    trained = (network.encoder, network.decoder)
+    run.stage("refinement", network, trained, train_epoch, validation_by_own_picks(data, config))
 
 
 def cross_entropy(
@@ -201,7 +190,7 @@ def sentence_loss(
     advantage = (by_clip - (by_clip.sum(1, keepdim=True) - by_clip) / (samples - 1)).flatten()
     given = nn.functional.pad(words[:, :-1], (1, 0), value=BOS)
     logits = network.decoder(video, given)
-    logits[:, :, [PAD, BOS, UNK]] = -torch.inf  # as they were sampled
+    logits[:, :, NEVER_WRITTEN] = -torch.inf  # as they were sampled
     log_probability = -nn.functional.cross_entropy(
         logits.flatten(0, 1), words.flatten(), ignore_index=PAD, reduction="none"
     ).view_as(words)
@@ -227,9 +216,14 @@ def validation(
     return {"val_cider": cider, "val_picks": num_picks, "score": cider if within else cider - OUT_OF_LIMITS}
 
 
+def validation_by_own_picks(data: Data, config: Config) -> Callable[[Network], dict[str, float]]:
+    """Validates a network on the frames that its own PickNet picks."""
+    return lambda network: validation(network, data, config, greedy_picks(network, data.val))
+
+
 @torch.no_grad()
 def greedy_picks(network: Network, seen: SeenSplit) -> Tensor:
-    """The picks of use: the likelier action at every frame. -> (clips, frames) bool"""
+    """The picks of use, nothing sampled. -> (clips, frames) bool"""
     return network.picknet.walk(seen.glances, seen.counts).picked
 
 
@@ -258,6 +252,13 @@ def teacher_forcing_probability(stage: CaptioningConfig, epoch: int) -> float:
     """Scheduled sampling: an inverse sigmoid that falls from nearly 1 to its floor."""
     k = stage.teacher_forcing_k
     return max(stage.teacher_forcing_floor, k / (k + math.exp(min(epoch / k, 700.0))))
+
+
+def clip_batches(data: Data, batch_size: int, order: np.random.Generator) -> Iterator[Tensor]:
+    """Every training clip once, in random order: (batch,) numbers of clips"""
+    clips = order.permutation(len(data.train.clips))
+    for start in range(0, len(clips), batch_size):
+        yield torch.from_numpy(clips[start : start + batch_size]).to(data.device)
 
 
 @dataclass(frozen=True)
