@@ -1,14 +1,19 @@
 """Data sets in their official formats, written small by hand, and the real ones where they are at hand."""
 
+import gzip
 import json
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from picknet.datasets import BadData, Missing, Split, load_split
+from picknet.datasets import BadData, DataFolder, Missing, NoSplit, Split, data_folders, load_split
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+PRETRAIN = SHARED / "pretrain"
+needs_pictures = pytest.mark.skipif(not PRETRAIN.is_dir(), reason="the pictures are not beside the repository")
 needs_shared = pytest.mark.skipif(not (SHARED / "msvd").is_dir(), reason="the data sets are not beside the repository")
 
 # Real names on both sides of the official borders: vid1200 | vid1201, vid1300 | vid1301.
@@ -24,8 +29,8 @@ NAMES = {vid: name for name, vid in (line.split() for line in MAPPING.splitlines
 PARTS = {"train": ("vid1", "vid1200"), "val": ("vid1201", "vid1300"), "test": ("vid1301", "vid1970")}
 
 
-def make(folder: Path, files: dict[str, str | bytes], *, videos: tuple[str, ...] = ()) -> Path:
-    """A data folder with these files and these (empty) videos."""
+def make(folder: Path, files: Mapping[str, str | bytes], *, videos: tuple[str, ...] = ()) -> Path:
+    """A data folder with these files and these (empty) videos or pictures."""
     contents: dict[str, str | bytes] = {**files, **dict.fromkeys(videos, b"")}
     for name, content in contents.items():
         path = folder / name
@@ -200,6 +205,16 @@ def test_a_broken_annotation_is_named(tmp_path: Path, content: str, said: str) -
     assert said in complaint(tmp_path, "msrvtt")
 
 
+def test_msrvtt_reads_its_annotation_compressed_by_gzip(tmp_path: Path) -> None:
+    packed = gzip.compress(msrvtt(("video9", "train")).encode())
+    make(tmp_path, {"train_val_videodatainfo.json.gz": packed}, videos=("video9.mp4",))
+    assert list(captions(load_split(tmp_path, dataset="msrvtt", split="train"))) == ["video9"]
+    make(tmp_path, {"train_val_videodatainfo.json.gz": packed[:-20]})
+    assert "train_val_videodatainfo.json.gz: not a readable gz file (" in complaint(tmp_path, "msrvtt")
+    make(tmp_path, {"train_val_videodatainfo.json.gz": b"nothing"})
+    assert "info.json.gz: not a readable gz file (Not a gzipped file" in complaint(tmp_path, "msrvtt")
+
+
 def test_a_broken_zip_is_named(tmp_path: Path) -> None:
     make(tmp_path, {"train_val_videodatainfo.json.zip": b"PK nothing"})
     assert "train_val_videodatainfo.json.zip: not a readable zip file" in complaint(tmp_path, "msrvtt")
@@ -213,6 +228,180 @@ def test_a_broken_zip_is_named(tmp_path: Path) -> None:
 def test_the_real_msrvtt_without_its_videos_says_so(split: str, listed: str, first: str) -> None:
     said = complaint(SHARED / "msrvtt", "msrvtt", split)
     assert said.endswith(f"split of msrvtt can be used ({listed} listed; {first}: no video named {first})")
+
+
+# --- COCO ---
+
+
+def coco(images: dict[int, str | None], texts: list[tuple[int, str]]) -> str:
+    """An annotation as COCO writes it, with what we do not need."""
+    listed: list[dict[str, Any]] = [{"license": 3, "id": number, "height": 480} for number in images]
+    for image, name in zip(listed, images.values(), strict=True):
+        image |= {"file_name": name} if name else {}
+    annotations = [{"image_id": number, "id": 7, "caption": text} for number, text in texts]
+    return json.dumps({"info": {}, "licenses": [], "images": listed, "annotations": annotations})
+
+
+def test_coco_is_split_by_file_and_its_pictures_are_found_by_stem(tmp_path: Path) -> None:
+    train = coco(
+        {30: "000000000030.jpg", 9: "000000000009.jpg", 25: "000000000025.jpg", 31: "000000000031.jpg"},
+        [(9, "A meal. "), (30, "Flowers\n"), (9, "Broccoli."), (25, "Giraffes."), (30, "  ")],
+    )
+    val = coco({139: "000000000139.jpg"}, [(139, "A room.")])
+    files = {"annotations/captions_train2017.json": train, "annotations/captions_val2017.json": val}
+    pictures = ("train2017/000000000009.jpg", "train2017/000000000030.AVIF", "train2017/000000000031.jpeg")
+    make(tmp_path, files, videos=(*pictures, "val2017/000000000139.webp", "val2017/notes.txt"))
+    split = load_split(tmp_path, dataset="coco", split="train")
+    assert captions(split) == {"000000000009": ("A meal.", "Broccoli."), "000000000030": ("Flowers",)}
+    assert [clip.path for clip in split.clips] == [tmp_path / name for name in pictures[:2]]
+    assert split.missing == (
+        Missing("000000000025", "no picture named 000000000025 or 25"), Missing("000000000031", "no caption")
+    )
+    assert captions(load_split(tmp_path, dataset="coco", split="val")) == {"000000000139": ("A room.",)}
+    everything = load_split(tmp_path, dataset="coco", split="all")
+    assert [clip.name for clip in everything.clips] == ["000000000009", "000000000030", "000000000139"]
+
+
+def test_a_picture_of_coco_may_go_by_its_number_alone(tmp_path: Path) -> None:
+    # Of 2014's names, which are others, and of a picture that only its captions know.
+    content = coco({9: "COCO_train2014_000000000009.jpg", 25: None}, [(9, "a"), (25, "b"), (30, "c")])
+    make(tmp_path, {"captions_train2014.json": content}, videos=("9.png", "some/000000000025.jpg", "000000000030.bmp"))
+    split = load_split(tmp_path, dataset="coco", split="train")
+    assert captions(split) == {"COCO_train2014_000000000009": ("a",), "000000000025": ("b",), "000000000030": ("c",)}
+    assert [clip.path.name for clip in split.clips] == ["9.png", "000000000025.jpg", "000000000030.bmp"]
+
+
+def test_coco_reads_compressed_annotations(tmp_path: Path) -> None:
+    train, val = (coco({n: f"{n:012}.jpg"}, [(n, "a cat")]) for n in (1, 2))
+    make(tmp_path, {"annotations/captions_train2017.json.gz": gzip.compress(train.encode())})
+    with zipfile.ZipFile(tmp_path / "captions_val2017.json.zip", "w") as archive:
+        archive.writestr("annotations/captions_val2017.json", val)
+    make(tmp_path, {}, videos=("000000000001.jpg", "000000000002.jpg"))
+    assert captions(load_split(tmp_path, dataset="coco", split="train")) == {"000000000001": ("a cat",)}
+    assert captions(load_split(tmp_path, dataset="coco", split="val")) == {"000000000002": ("a cat",)}
+
+
+def test_the_two_years_of_coco_overlap_and_are_not_mixed(tmp_path: Path) -> None:
+    content = coco({1: "000000000001.jpg"}, [(1, "a cat")])
+    make(tmp_path, {"captions_train2017.json": content, "captions_val2014.json": content}, videos=("1.jpg",))
+    said = complaint(tmp_path, "coco", "val")
+    assert said == f"{tmp_path}: there are no captions of the val split of coco (there are: train, all)"
+
+
+def test_a_split_that_a_data_set_does_not_have_can_be_told_from_one_that_is_broken(tmp_path: Path) -> None:
+    make(tmp_path / "coco", {"captions_train2017.json": coco({1: None}, [(1, "a cat")])}, videos=("1.jpg",))
+    make(tmp_path / "flickr8k", {"captions.txt": "image,caption\n1.jpg,a cat\n"}, videos=("1.jpg",))
+    make(tmp_path / "msrvtt", {"train_val_videodatainfo.json": msrvtt(("video1", "train"))}, videos=("video1.mp4",))
+    make(tmp_path / "folder", {"captions.csv": "clip,caption,split\n1,a cat,train\n"}, videos=("1.mp4",))
+    for dataset in ("coco", "flickr8k", "msrvtt", "folder"):
+        assert len(load_split(tmp_path / dataset, dataset=dataset, split="train").clips) == 1
+        with pytest.raises(NoSplit):
+            load_split(tmp_path / dataset, dataset=dataset, split="val")
+    make(tmp_path / "coco", {"captions_val2017.json": "{"})
+    with pytest.raises(BadData) as broken:
+        load_split(tmp_path / "coco", dataset="coco", split="val")
+    assert not isinstance(broken.value, NoSplit)
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    ('{"images": []}', "KeyError('annotations')"),
+    ('{"images": [{"file_name": "a.jpg"}], "annotations": []}', "KeyError('id')"),
+    ('{"images": [{"id": "x"}], "annotations": []}', "ValueError("),
+    ('{"images": [], "annotations": [{"image_id": 1, "caption": 3}]}', "AttributeError("),
+    ("[]", "TypeError("),
+])
+def test_what_is_no_coco_annotation_is_named_with_its_form(tmp_path: Path, content: str, said: str) -> None:
+    make(tmp_path, {"captions_train2017.json": content})
+    form = "not a COCO caption annotation, which has images[id, file_name] and annotations[image_id, caption]"
+    assert f"captions_train2017.json: {form} ({said}" in complaint(tmp_path, "coco")
+
+
+# --- Flickr8k ---
+
+TOKENS = """\
+1000268201_693b08cb0e.jpg#0\tA child in a pink dress .
+1000268201_693b08cb0e.jpg#1\tA girl going into a wooden building, "alone" .
+1001773457_577c3a7d70.jpg#0\tA black dog and a spotted dog
+1002674143_1b742ab4b8.jpg#0\tA little girl covered in paint
+1003163366_44323f5815.jpg#0\tA man lies on a bench
+2258277193_586949ec62.jpg.1#0\tA picture the set does not have
+"""
+TABLE = """\
+image,caption
+1000268201_693b08cb0e.jpg,A child in a pink dress .
+1000268201_693b08cb0e.jpg,"A girl going into a wooden building, ""alone"" ."
+1001773457_577c3a7d70.jpg,A black dog and a spotted dog
+1002674143_1b742ab4b8.jpg,A little girl covered in paint
+1003163366_44323f5815.jpg,A man lies on a bench
+2258277193_586949ec62.jpg.1,A picture the set does not have
+"""
+FLICKR8K = {
+    "1000268201_693b08cb0e": ("A child in a pink dress .", 'A girl going into a wooden building, "alone" .'),
+    "1001773457_577c3a7d70": ("A black dog and a spotted dog",),
+    "1002674143_1b742ab4b8": ("A little girl covered in paint",),
+    "1003163366_44323f5815": ("A man lies on a bench",),
+}
+
+
+@pytest.mark.parametrize("place", ["Images/", "Flicker8k_Dataset/", ""])
+@pytest.mark.parametrize("file", [
+    {"Flickr8k.token.txt": TOKENS}, {"Flickr8k_text/Flickr8k.token.txt": TOKENS.replace("\n", "\r\n")},
+    {"captions.txt": TABLE}, {"captions.txt": TABLE.replace("\n", "\r\n")},
+])
+def test_both_caption_files_of_flickr8k_give_the_same_clips(tmp_path: Path, file: dict[str, str], place: str) -> None:
+    make(tmp_path, dict(file), videos=tuple(f"{place}{name}.jpg" for name in FLICKR8K))
+    split = load_split(tmp_path, dataset="flickr8k", split="train")
+    assert captions(split) == FLICKR8K
+    odd = "2258277193_586949ec62.jpg.1"
+    assert split.missing == (Missing(odd, f"no picture named {odd}"),)
+
+
+def test_flickr8k_is_split_by_its_lists_and_what_is_in_none_is_in_no_split(tmp_path: Path) -> None:
+    names = list(FLICKR8K)
+    lists = {"trainImages": names[0], "devImages": names[1], "testImages": names[2]}
+    make(tmp_path, {f"Flickr_8k.{part}.txt": f"{name}.jpg\n" for part, name in lists.items()})
+    make(tmp_path, {"Flickr8k.token.txt": TOKENS}, videos=tuple(f"Images/{name}.png" for name in names))
+    for part, name in zip(("train", "val", "test"), names, strict=False):
+        assert captions(load_split(tmp_path, dataset="flickr8k", split=part)) == {name: FLICKR8K[name]}
+    assert captions(load_split(tmp_path, dataset="flickr8k", split="all")) == FLICKR8K
+
+
+def test_where_flickr8k_has_no_list_of_train_it_is_what_no_other_list_names(tmp_path: Path) -> None:
+    names = list(FLICKR8K)
+    make(tmp_path, {"Flickr_8k.testImages.txt": f"{names[0]}.jpg\n", "Flickr8k.token.txt": TOKENS})
+    make(tmp_path, {}, videos=tuple(f"{name}.jpg" for name in names))
+    assert list(captions(load_split(tmp_path, dataset="flickr8k", split="train"))) == names[1:]
+    assert list(captions(load_split(tmp_path, dataset="flickr8k", split="test"))) == names[:1]
+    said = complaint(tmp_path, "flickr8k", "val")
+    assert said == f"{tmp_path}: there is no Flickr_8k.devImages.txt to tell the val split of flickr8k"
+
+
+@pytest.mark.parametrize(("name", "content", "said"), [
+    ("Flickr8k.token.txt", "a.jpg#0\tfine\n\na.jpg not\n", "token.txt:3: not NAME.jpg#NUMBER, a tab and the caption"),
+    ("Flickr8k.token.txt", "a.jpg\tno number\n", "token.txt:1: not NAME.jpg#NUMBER, a tab and the caption"),
+    ("captions.txt", "image|caption\na.jpg|x\n", "txt:1: the columns are not image,caption (columns: image|caption)"),
+    ("captions.txt", "image,caption\na.jpg,x\nnothing\n", "captions.txt:3: not NAME.jpg, a comma and the caption"),
+])
+def test_a_malformed_line_of_flickr8k_is_named(tmp_path: Path, name: str, content: str, said: str) -> None:
+    make(tmp_path, {name: content}, videos=("a.jpg",))
+    assert said in complaint(tmp_path, "flickr8k")
+
+
+@needs_pictures
+def test_real_captions_and_pictures_laid_out_officially_are_read_back(tmp_path: Path) -> None:
+    texts: dict[str, list[str]] = json.loads(gzip.decompress((PRETRAIN / "flickr8k/captions.json.gz").read_bytes()))
+    tokens = "".join(f"{name}.jpg#{n}\t{text}\n" for name in texts for n, text in enumerate(texts[name]))
+    make(tmp_path, {"Flickr8k.token.txt": tokens})
+    (tmp_path / "Images").symlink_to(PRETRAIN / "flickr8k/images")
+    split = load_split(tmp_path, dataset="flickr8k", split="train")
+    assert (len(split.clips), split.missing) == (8091, ())
+    assert captions(split) == {name: tuple(text.strip() for text in texts[name]) for name in texts}
+
+    packed = (PRETRAIN / "coco/captions_subset.json.gz").read_bytes()
+    make(tmp_path, {"annotations/captions_train2017.json.gz": packed}, videos=("train2017/000000000009.jpg",))
+    split = load_split(tmp_path, dataset="coco", split="train")
+    assert (len(split.clips), len(split.missing)) == (1, 75_425)
+    assert all(clip.reason.startswith(f"no picture named {clip.name} or ") for clip in split.missing)
 
 
 # --- A folder of one's own ---
@@ -314,17 +503,65 @@ def test_a_caption_file_that_is_not_utf8_is_named_with_line_and_byte(tmp_path: P
 
 
 def test_what_is_unknown_or_absent_is_answered_with_what_is_known(tmp_path: Path) -> None:
-    assert complaint(tmp_path, "mscoco") == "unknown data set 'mscoco' (known: msvd, msrvtt, folder)"
+    known = "known: msvd, msrvtt, coco, flickr8k, folder"
+    assert complaint(tmp_path, "mscoco") == f"unknown data set 'mscoco' ({known})"
     assert complaint(tmp_path, "msvd", "dev") == "unknown split 'dev' (known: train, val, test, all)"
     assert complaint(tmp_path / "nowhere", "msvd") == f"{tmp_path}/nowhere: no such folder"
     for dataset, sought in {
         "msvd": "sents_train_lc_nopunc.txt, AllVideoDescriptions.txt, video_corpus.csv",
-        "msrvtt": "train_val_videodatainfo.json, test_videodatainfo.json, train_val_videodatainfo.json.zip, "
-        "test_videodatainfo.json.zip",
+        "msrvtt": "train_val_videodatainfo.json, test_videodatainfo.json (or the same with .gz or .zip)",
+        "coco": "captions_train2017.json, captions_val2017.json, captions_train2014.json, captions_val2014.json "
+        "(or the same with .gz or .zip)",
+        "flickr8k": "Flickr8k.token.txt, captions.txt",
         "folder": "captions.json, captions.jsonl, captions.csv",
     }.items():
-        said = complaint(tmp_path, dataset)
-        assert said == f"{tmp_path}: no caption file found in captions/ or the folder itself (looked for {sought})"
+        places = "captions/, annotations/, Flickr8k_text/ or the folder itself"
+        assert complaint(tmp_path, dataset) == f"{tmp_path}: no caption file found in {places}; looked for {sought}"
+
+
+def test_linked_folders_are_followed_but_not_round_and_round(tmp_path: Path) -> None:
+    make(tmp_path / "elsewhere", {}, videos=("a.mp4",))
+    make(tmp_path / "data", {"captions.json": '{"a": "one"}'})
+    (tmp_path / "data/videos").mkdir()
+    (tmp_path / "data/videos/more").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/back").symlink_to(tmp_path / "data/videos")
+    (tmp_path / "elsewhere/b.mp4").symlink_to(tmp_path / "gone.mp4")
+    split = load_split(tmp_path / "data", dataset="folder", split="all")
+    assert [clip.path for clip in split.clips] == [tmp_path / "data/videos/more/a.mp4"]
+
+
+# --- Several data folders ---
+
+
+def test_data_folders_go_by_the_name_before_them_or_by_the_data_set_given(tmp_path: Path) -> None:
+    coco_folder, own, odd = (tmp_path / name for name in ("coco", "own", "x=y"))
+    for folder in (coco_folder, own, odd):
+        folder.mkdir()
+    assert data_folders([str(own)], "msvd") == (DataFolder("msvd", own),)
+    found = data_folders([f"coco={coco_folder}", f"folder={own}", str(odd), f"msrvtt={odd}"], "msvd")
+    assert found == (
+        DataFolder("coco", coco_folder), DataFolder("folder", own), DataFolder("msvd", odd), DataFolder("msrvtt", odd)
+    )
+    assert data_folders([f"coco={coco_folder}"], None) == (DataFolder("coco", coco_folder),)
+
+
+def test_a_data_folder_that_cannot_be_meant_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    for texts, said in {
+        ("cocoa=data",): "cocoa=data: unknown data set 'cocoa' (known: msvd, msrvtt, coco, flickr8k, folder)",
+        ("=data",): "=data: unknown data set '' (known: msvd, msrvtt, coco, flickr8k, folder)",
+        ("coco=nowhere",): "nowhere: no such folder",
+        ("nowhere",): "nowhere: no such folder",
+        ("./a=b",): "./a=b: no such folder",
+        ("coco=",): "coco=: no such folder",
+        ("coco=data", "data", "coco=./data"): "coco=./data: named twice",
+    }.items():
+        with pytest.raises(BadData) as error:
+            data_folders(texts, "msvd")
+        assert str(error.value) == said
+    with pytest.raises(BadData, match=r"data: of which data set\? Name it, as in msvd=DIR"):
+        data_folders(["data"], None)
 
 
 def test_two_caption_files_of_ones_own_are_one_too_many(tmp_path: Path) -> None:

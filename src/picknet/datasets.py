@@ -1,10 +1,13 @@
-"""Data sets in their official formats: MSVD, MSR-VTT, and a folder of one's own clips with captions.
+"""Data sets in their official formats: videos (MSVD, MSR-VTT, a folder of one's own) and pictures (COCO, Flickr8k).
 
-A data folder holds `videos/` (any container, matched by stem) and `captions/` (any of the known caption files);
-videos and caption files that lie directly in the folder are found as well.
+A data folder of videos holds `videos/` (any container, matched by stem) and `captions/` (any of the known caption
+files); videos and caption files that lie directly in the folder are found as well. A data folder of pictures is what
+the data set's archives unpack to: pictures are found at any depth, and matched by stem too. A picture is a clip of one
+frame.
 """
 
 import csv
+import gzip
 import hashlib
 import io
 import json
@@ -13,20 +16,33 @@ import re
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from picknet.errors import PicknetError
-from picknet.video import VIDEO_SUFFIXES
+from picknet.video import PICTURE_SUFFIXES, VIDEO_SUFFIXES
 
-Dataset = Literal["msvd", "msrvtt", "folder"]
+Dataset = Literal["msvd", "msrvtt", "coco", "flickr8k", "folder"]
+PICTURE_SETS = ("coco", "flickr8k")
 SPLITS = ("train", "val", "test")
+CAPTION_FOLDERS = ("captions", "annotations", "Flickr8k_text", "")
+"""Where caption files are looked for: the names the data sets' own archives unpack to, and the folder itself."""
 
 
 class BadData(PicknetError):
     """A data folder or a caption file that cannot be used."""
+
+
+class NoSplit(BadData):
+    """A data folder that is in order, but has no clips of the split asked for."""
+
+
+@dataclass(frozen=True)
+class DataFolder:
+    dataset: Dataset
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -60,13 +76,37 @@ class _Listed:
     """A clip as the caption files list it."""
 
     stems: tuple[str, ...]
-    """The names its video may have, the likeliest first."""
+    """The names its file may have, the likeliest first."""
     captions: list[str]
 
 
+def data_folders(texts: Sequence[str], dataset: Dataset | None) -> tuple[DataFolder, ...]:
+    """The data folders that texts such as "coco=DIR" name; a bare "DIR" is one of `dataset`."""
+    known = get_args(Dataset)
+    folders: list[DataFolder] = []
+    for text in texts:
+        name, equals, place = text.partition("=")
+        if not equals or name not in known:
+            if equals and not Path(text).exists() and re.fullmatch(r"[\w-]*", name):
+                raise BadData(f"{text}: unknown data set {name!r} (known: {', '.join(known)})")
+            if dataset is None:
+                raise BadData(f"{text}: of which data set? Name it, as in {known[0]}=DIR (known: {', '.join(known)})")
+            name, place = dataset, text
+        if not place or not Path(place).is_dir():
+            raise BadData(f"{place or text}: no such folder")
+        found = DataFolder(cast(Dataset, name), Path(place))
+        if found in folders:
+            raise BadData(f"{text}: named twice")
+        folders.append(found)
+    return tuple(folders)
+
+
 def load_split(folder: str | os.PathLike[str], *, dataset: Dataset, split: str) -> Split:
-    """The clips of one split ("all": of every split) with their captions, and those that are missing."""
-    readers = {"msvd": _msvd, "msrvtt": _msrvtt, "folder": _own}
+    """The clips of one split ("all": of every split) with their captions, and those that are missing.
+
+    A data folder that does not have the split at all is a `NoSplit`.
+    """
+    readers = {"msvd": _msvd, "msrvtt": _msrvtt, "coco": _coco, "flickr8k": _flickr8k, "folder": _own}
     if dataset not in readers:
         raise BadData(f"unknown data set {dataset!r} (known: {', '.join(get_args(Dataset))})")
     if split not in (*SPLITS, "all"):
@@ -76,22 +116,27 @@ def load_split(folder: str | os.PathLike[str], *, dataset: Dataset, split: str) 
         raise BadData(f"{folder}: no such folder")
 
     listed = readers[dataset](folder, split)
-    videos = _videos(folder)
+    if dataset in PICTURE_SETS:
+        kind, files = "picture", _media(folder, PICTURE_SUFFIXES)
+    else:
+        videos = folder / "videos"
+        kind, files = "video", _media(videos if videos.is_dir() else folder, VIDEO_SUFFIXES)
     clips: list[Clip] = []
     missing: list[Missing] = []
     for name, entry in listed.items():
-        path = next((videos[stem] for stem in entry.stems if stem in videos), None)
+        path = next((files[stem] for stem in entry.stems if stem in files), None)
         if path is None:
-            missing.append(Missing(name, f"no video named {' or '.join(entry.stems)}"))
+            missing.append(Missing(name, f"no {kind} named {' or '.join(entry.stems)}"))
         elif not entry.captions:
             missing.append(Missing(name, "no caption"))
         else:
-            clips.append(Clip(name, path, tuple(entry.captions)))
+            clips.append(Clip(name, Path(path), tuple(entry.captions)))
     if not clips:
         found = f"{len(missing):,} listed; {missing[0].name}: {missing[0].reason}" if missing else "none is listed"
         if missing and _number(missing[0].name, "vid") and not _find(folder, "youtube_mapping.txt"):
             found += "; there is no youtube_mapping.txt to tell its file name"
-        raise BadData(f"{folder}: no clip of the {split} split of {dataset} can be used ({found})")
+        kind_of_error = BadData if missing else NoSplit
+        raise kind_of_error(f"{folder}: no clip of the {split} split of {dataset} can be used ({found})")
     return Split(dataset, split, tuple(clips), tuple(missing))
 
 
@@ -170,9 +215,9 @@ MSRVTT_FILES = ("train_val_videodatainfo.json", "test_videodatainfo.json")
 
 
 def _msrvtt(folder: Path, split: str) -> dict[str, _Listed]:
-    files = [path for name in MSRVTT_FILES if (path := _find(folder, name) or _find(folder, f"{name}.zip"))]
+    files = [path for name in MSRVTT_FILES if (path := _find_json(folder, name))]
     if not files:
-        raise _no_captions(folder, [*MSRVTT_FILES, *(f"{name}.zip" for name in MSRVTT_FILES)])
+        raise _no_captions(folder, MSRVTT_FILES, or_packed=True)
     listed: dict[str, _Listed] = {}
     for path in files:
         content = _json(path, _text(path))
@@ -187,6 +232,100 @@ def _msrvtt(folder: Path, split: str) -> dict[str, _Listed]:
             form = "videos[video_id, split] and sentences[video_id, caption]"
             raise BadData(f"{path}: not an MSR-VTT annotation, which has {form} ({error!r})") from error
     return {name: listed[name] for name in sorted(listed, key=_by_number)}
+
+
+# --- COCO ---
+
+COCO_YEARS = (2017, 2014)
+"""The two ways COCO was split. They overlap, so captions of one year are never read beside those of the other."""
+
+
+def _coco(folder: Path, split: str) -> dict[str, _Listed]:
+    names = {(year, part): f"captions_{part}{year}.json" for year in COCO_YEARS for part in ("train", "val")}
+    found = {key: path for key, name in names.items() if (path := _find_json(folder, name))}
+    if not found:
+        raise _no_captions(folder, [*names.values()], or_packed=True)
+    newest = max(year for year, _ in found)
+    files = [path for (year, part), path in found.items() if year == newest and split in ("all", part)]
+    if not files:
+        there = ", ".join(part for year, part in found if year == newest)
+        raise NoSplit(f"{folder}: there are no captions of the {split} split of coco (there are: {there}, all)")
+    listed: dict[int, _Listed] = {}
+    for path in files:
+        content = _json(path, _text(path))
+        try:
+            for image in content["images"]:
+                listed[image["id"]] = _coco_listed(image["id"], image.get("file_name"))
+            for annotation in content["annotations"]:
+                number = annotation["image_id"]
+                if (entry := listed.get(number)) is None:
+                    entry = listed[number] = _coco_listed(number, None)
+                if caption := annotation["caption"].strip():
+                    entry.captions.append(caption)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            form = "images[id, file_name] and annotations[image_id, caption]"
+            raise BadData(f"{path}: not a COCO caption annotation, which has {form} ({error!r})") from error
+    return {listed[number].stems[0]: listed[number] for number in sorted(listed)}
+
+
+def _coco_listed(number: int, file_name: str | None) -> _Listed:
+    """A picture goes by its file's name, or by its number, as 2017 writes it or plainly."""
+    by_number = (f"{number:012d}", str(number))
+    stem = _picture_stem(file_name) if file_name else by_number[0]
+    return _Listed((stem, *(name for name in by_number if name != stem)), [])
+
+
+# --- Flickr8k ---
+
+FLICKR8K_LISTS = {
+    "train": "Flickr_8k.trainImages.txt", "val": "Flickr_8k.devImages.txt", "test": "Flickr_8k.testImages.txt"
+}
+
+
+def _flickr8k(folder: Path, split: str) -> dict[str, _Listed]:
+    if tokens := _find(folder, "Flickr8k.token.txt"):
+        pairs = _flickr8k_tokens(tokens)
+    elif table := _find(folder, "captions.txt"):
+        pairs = _flickr8k_table(table)
+    else:
+        raise _no_captions(folder, ["Flickr8k.token.txt", "captions.txt"])
+    lists = {part: path for part, name in FLICKR8K_LISTS.items() if (path := _find(folder, name))}
+    splits = {
+        _picture_stem(name): part for part, path in lists.items() for name in _text(path).split("\n") if name.strip()
+    }
+    # A few pictures are in no official list and so in no split; where there is no list of train, they are train.
+    unlisted = "no split" if "train" in lists else "train"
+    listed: dict[str, _Listed] = {name: _Listed((name,), []) for name in splits}
+    for name, caption in pairs:
+        listed.setdefault(name, _Listed((name,), [])).captions.append(caption)
+    if split not in ("train", "all", *lists):
+        raise NoSplit(f"{folder}: there is no {FLICKR8K_LISTS[split]} to tell the {split} split of flickr8k")
+    return {name: listed[name] for name in sorted(listed) if split in ("all", splits.get(name, unlisted))}
+
+
+def _flickr8k_tokens(path: Path) -> Iterator[tuple[str, str]]:
+    for line, content in enumerate(_text(path).split("\n"), start=1):
+        name, tab, caption = content.partition("\t")
+        file, number_sign, _ = name.rpartition("#")
+        if tab and number_sign and file.strip():
+            if caption.strip():
+                yield _picture_stem(file), caption.strip()
+        elif content.strip():
+            raise BadData(f"{path}:{line}: not NAME.jpg#NUMBER, a tab and the caption")
+
+
+def _flickr8k_table(path: Path) -> Iterator[tuple[str, str]]:
+    header, *lines = _text(path).split("\n")
+    if header.strip() != "image,caption":
+        raise BadData(f"{path}:1: the columns are not image,caption (columns: {header.strip()})")
+    for line, content in enumerate(lines, start=2):
+        # Line by line, so that a quotation mark nobody closed does not swallow the rest of the file.
+        name, *caption = next(csv.reader([content]), None) or [""]
+        if caption and name.strip():
+            if text := ",".join(caption).strip():
+                yield _picture_stem(name), text
+        elif content.strip():
+            raise BadData(f"{path}:{line}: not NAME.jpg, a comma and the caption")
 
 
 # --- A folder of one's own ---
@@ -221,7 +360,7 @@ def _own(folder: Path, split: str) -> dict[str, _Listed]:
     splits |= _hashed_splits([name for name in listed if name not in splits])
     if split not in ("all", *splits.values()):
         given = ", ".join(part for part in SPLITS if part in splits.values())
-        raise BadData(f"{files[0]}: no clip of the {split} split (there are: {given or 'none'}, all)")
+        raise NoSplit(f"{files[0]}: no clip of the {split} split (there are: {given or 'none'}, all)")
     return {name: listed[name] for name in sorted(listed) if split in ("all", splits[name])}
 
 
@@ -294,30 +433,65 @@ def _normal(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
+def _picture_stem(name: str) -> str:
+    stem, suffix = os.path.splitext(name.strip())
+    return _normal(stem if suffix.lower() in PICTURE_SUFFIXES else name.strip())
+
+
 def _find(folder: Path, name: str) -> Path | None:
-    return next((path for path in (folder / "captions" / name, folder / name) if path.is_file()), None)
+    return next((path for place in CAPTION_FOLDERS if (path := folder / place / name).is_file()), None)
 
 
-def _videos(folder: Path) -> dict[str, Path]:
-    """Videos by their path under the folder, file name and stem; of several with one name the first in order."""
-    root = folder / "videos" if (folder / "videos").is_dir() else folder
-    paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in VIDEO_SUFFIXES and path.is_file())
-    found: dict[str, Path] = {}
-    for path in paths:
-        found[_normal(path.relative_to(root).as_posix())] = path
-    for path in paths:
-        found.setdefault(_normal(path.name), path)
-    for path in paths:
-        found.setdefault(_normal(path.stem), path)
+JSON_ENDINGS = ("", ".gz", ".zip")
+
+
+def _find_json(folder: Path, name: str) -> Path | None:
+    """The file, or its compressed form: captions.json, captions.json.gz, captions.json.zip."""
+    return next((path for ending in JSON_ENDINGS if (path := _find(folder, f"{name}{ending}"))), None)
+
+
+def _media(root: Path, suffixes: frozenset[str]) -> dict[str, str]:
+    """Files by their path under the root, file name and stem; of several with one name the first in order."""
+    start = len(os.path.join(root, ""))
+    files = []
+    for file in _files(str(root)):
+        stem, suffix = os.path.splitext(file.name)
+        if suffix.lower() in suffixes:
+            inner = _normal(file.path[start:].replace(os.sep, "/"))
+            files.append((inner.split("/"), inner, _normal(file.name), _normal(stem), file.path))
+    files.sort()
+    found = {inner: path for _, inner, _, _, path in files}
+    for _, _, name, _, path in files:
+        found.setdefault(name, path)
+    for _, _, _, stem, path in files:
+        found.setdefault(stem, path)
     return found
 
 
-def _no_captions(folder: Path, names: list[str] | tuple[str, ...]) -> BadData:
-    return BadData(f"{folder}: no caption file found in captions/ or the folder itself (looked for {', '.join(names)})")
+def _files(folder: str, above: tuple[str, ...] = ()) -> "Iterator[os.DirEntry[str]]":
+    """Every file below the folder, known from the folders' own lists: a hundred thousand files cost no look at each."""
+    real = os.path.realpath(folder)
+    if real in above:
+        return  # a link back to where we came from
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    yield from _files(entry.path, (*above, real))
+                elif entry.is_file():
+                    yield entry
+    except PermissionError:
+        return  # a folder kept from us; a clip in it will be listed as missing
+
+
+def _no_captions(folder: Path, names: Sequence[str], *, or_packed: bool = False) -> BadData:
+    places = ", ".join(f"{place}/" for place in CAPTION_FOLDERS if place)
+    sought = ", ".join(names) + (" (or the same with .gz or .zip)" if or_packed else "")
+    return BadData(f"{folder}: no caption file found in {places} or the folder itself; looked for {sought}")
 
 
 def _text(path: Path) -> str:
-    """The text of the file, or of the file inside a zip: UTF-8, with or without a byte-order mark."""
+    """The text of the file, or of the file inside a zip or gz: UTF-8, with or without a byte-order mark."""
     try:
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
@@ -325,12 +499,14 @@ def _text(path: Path) -> str:
                 if member is None:
                     raise BadData(f"{path}: holds no {path.stem} (files: {', '.join(archive.namelist())})")
                 data = archive.read(member)
+        elif path.suffix == ".gz":
+            data = gzip.decompress(path.read_bytes())
         else:
             data = path.read_bytes()
+    except (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise BadData(f"{path}: not a readable {path.suffix[1:]} file ({error})") from error
     except OSError as error:
         raise BadData(f"{path}: cannot be read ({error.strerror or error})") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        raise BadData(f"{path}: not a readable zip file ({error})") from error
     try:
         return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
