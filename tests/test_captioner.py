@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import os
+import shutil
 import subprocess
 import sys
 
@@ -13,7 +14,16 @@ from clips import number_of, write_clip
 
 import picknet
 from picknet import captioner as captioner_module
-from picknet.captioner import BadSetting, NothingToCaption, beam_search, load, pick
+from picknet.captioner import (
+    BadSetting,
+    NothingToCaption,
+    _content,
+    all_endings,
+    beam_search,
+    load,
+    pick,
+)
+from picknet.confidence import BadCalibration, Confidence
 from picknet.config import BadConfig
 from picknet.picking import AllPicker, KMeansPicker, Pick, PickNetPicker, UniformPicker
 from picknet.runtime import BadModel
@@ -77,11 +87,11 @@ def test_a_beam_of_one_takes_the_likeliest_word_at_every_step(seed):
     assert beam_search(decoder, START, beam=1, max_words=6, length_exponent=0.7)[0] == greedy
 
 
-def table_decoder(table):
+def table_decoder(table, num_words=7):
     """table: the last word -> {next word: probability}; all other words are impossible."""
 
     def step(words, states):
-        probabilities = np.zeros((len(words), 7))
+        probabilities = np.zeros((len(words), num_words))
         for row, word in enumerate(words):
             for following, probability in table.get(int(word), {}).items():
                 probabilities[row, following] = probability
@@ -121,6 +131,41 @@ def test_padding_bos_and_unk_are_never_written_and_the_sentence_is_never_too_lon
         assert log_probability == pytest.approx(4 * math.log(0.07) + math.log(0.01))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_beam_that_holds_everything_ends_in_every_sentence_there_is(seed):
+    decoder = RandomDecoder(seed)
+    every = [list(words) for length in range(4) for words in itertools.product(WORDS, repeat=length)]
+    endings = all_endings(decoder, START, beam=100, max_words=3)
+    assert sorted(ending.words for ending in endings) == sorted(every)
+    for ending in endings:
+        assert ending.log_probability == pytest.approx(decoder.log_probability(ending.words), abs=1e-12)
+
+
+@pytest.mark.parametrize("beam", [1, 2, 5])
+def test_the_best_of_all_endings_of_a_beam_is_what_its_search_gives(beam):
+    for seed in range(8):
+        endings = all_endings(RandomDecoder(seed), START, beam=beam, max_words=6)
+        best = max(endings, key=lambda ending: ending.score(0.7))
+        assert beam_search(RandomDecoder(seed), START, beam=beam, max_words=6, length_exponent=0.7) == best
+
+
+def test_an_impossible_sentence_is_no_ending():
+    # Two sentences have a probability above 0, however wide the beam.
+    step = table_decoder({BOS: {4: 1.0}, 4: {EOS: 0.7, 5: 0.3}, 5: {EOS: 1.0}})
+    endings = all_endings(step, START, beam=20, max_words=5)
+    assert [(ending.words, math.exp(ending.log_probability)) for ending in endings] == [
+        ([4], pytest.approx(0.7)),
+        ([4, 5], pytest.approx(0.3)),
+    ]
+
+
+def test_empty_words_and_endings_tell_nothing():
+    assert _content("a man is riding his horse") == _content("the man rides on a horse") == {"man", "rid", "hors"}
+    assert _content("a man is slicing a piece of meat") == _content("the man sliced some meat")
+    assert _content("a red bus") == {"red", "bus"}
+    assert _content("a girl") != _content("a boy")
+
+
 # --- With a real model folder: tiny, untrained, written by the exporter ----------------------------------------------
 
 
@@ -139,7 +184,7 @@ def frames():
 
 def changes():
     """A picker that picks whenever the picture changes: 0, 3, 6 and 9."""
-    return PickNetPicker(lambda glances, templates: (glances != templates).any(axis=(1, 2)).astype(float))
+    return PickNetPicker(lambda glances, templates, *_: (glances != templates).any(axis=(1, 2)).astype(float))
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -198,7 +243,8 @@ def test_the_memory_depends_on_every_pick_and_their_order(captioner, frames):
     def video(chosen):
         state = captioner.runtime.start()
         for frame in chosen:
-            state = captioner.runtime.encode(captioner.feature(frame)[None], state)
+            pixels = frame.pixels(captioner.config.model.image_size)[None]
+            state = captioner.runtime.encode(captioner.runtime.features(pixels), state)
         return state.h
 
     forwards, backwards = video([frames[0], frames[3]]), video([frames[3], frames[0]])
@@ -228,10 +274,80 @@ def test_impossible_settings_are_refused(captioner, frames):
     for beam in (0, 101):
         with pytest.raises(BadConfig, match=rf"^beam is {beam}; possible: 1 to 100$"):
             captioner.caption(frames, beam=beam)
+    for candidates in (0, -1, 51):
+        with pytest.raises(BadSetting, match=rf"^candidates is {candidates}: 1 to 50 are possible$"):
+            captioner.caption(frames, candidates=candidates)
     with pytest.raises(BadSetting, match=r"^num_frames is 0: at least 1 frame is needed$"):
         captioner.caption("clip.mp4", num_frames=0)
     with pytest.raises(BadSetting, match=r"^fps is 0: more than 0 frames a second are needed$"):
         next(captioner.stream("clip.mp4", fps=0))
+
+
+def test_candidates_leave_the_caption_as_it_is_and_come_first(captioner, frames):
+    for frame in frames[::3]:
+        caption = captioner.caption([frame])
+        several = captioner.caption([frame], candidates=5)
+        assert dataclasses.replace(several, candidates=several.candidates[:1]) == caption
+        assert (several.candidates[0].text, several.candidates[0].log_probability) == (
+            caption.text,
+            caption.log_probability,
+        )
+        assert several.candidates[0].probability == pytest.approx(math.exp(caption.log_probability))
+
+
+def test_each_candidate_says_something_that_no_better_one_says(captioner, monkeypatch):
+    # In order: "a man is playing" 0.7 · 0.7 · 0.6, "a man is running" 0.196, "the man is playing" 0.18, which tells
+    # nothing new, "a woman is playing" 0.126, and then "the man is running" and "a woman is running": nothing new.
+    a, the, man, woman, is_, playing, running = captioner.runtime.vocabulary.encode(
+        ["a", "the", "man", "woman", "is", "playing", "running"]
+    )
+    step = table_decoder(
+        {
+            BOS: {a: 0.7, the: 0.3},
+            a: {man: 0.7, woman: 0.3},
+            the: {man: 1.0},
+            man: {is_: 1.0},
+            woman: {is_: 1.0},
+            is_: {playing: 0.6, running: 0.4},
+            playing: {EOS: 1.0},
+            running: {EOS: 1.0},
+        },
+        num_words=len(captioner.runtime.vocabulary),
+    )
+    monkeypatch.setattr(captioner.runtime, "decode", lambda words, video, states: step(words, states))
+    expected = [("a man is playing", 0.294), ("a man is running", 0.196), ("a woman is playing", 0.126)]
+    for count in (1, 2, 3, 4, 50):
+        candidates = captioner.candidates(captioner.runtime.start(), count=count)
+        assert [one.text for one in candidates] == [text for text, _ in expected[:count]]
+        assert [one.probability for one in candidates] == pytest.approx([known for _, known in expected[:count]])
+
+
+def test_a_candidates_probability_is_that_of_exactly_its_words(captioner, frames):
+    runtime = captioner.runtime
+    state = runtime.encode(runtime.features(frames[0].pixels(captioner.config.model.image_size)[None]), runtime.start())
+    for sentence in captioner.candidates(state, count=4):
+        written, total = np.zeros_like(state.h), 0.0
+        for word, following in itertools.pairwise([BOS, *runtime.vocabulary.encode(sentence.text.split()), EOS]):
+            log_probabilities, written = runtime.decode(np.array([word]), state, written)
+            total += float(log_probabilities[0, following])
+        assert sentence.log_probability == pytest.approx(total, abs=1e-4)
+
+
+def test_a_calibrated_model_tells_its_confidence_and_another_none(captioner, frames, monkeypatch):
+    assert captioner.caption(frames[:1]).confidence is None
+    monkeypatch.setattr(captioner, "confidence", Confidence(bias=3.0, slope=2.0))
+    caption = captioner.caption(frames[:1], candidates=2)
+    mean = caption.log_probability / (len(caption.text.split()) + 1)
+    assert caption.confidence == pytest.approx(1 / (1 + math.exp(-3 - 2 * mean)))
+
+
+def test_the_confidence_is_read_from_the_models_card(model_folder, tmp_path):
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    (folder / "card.json").write_text('{"confidence": {"bias": 1, "slope": 2.5, "clips": 99}}')
+    assert load(folder).confidence == Confidence(1.0, 2.5)
+    (folder / "card.json").write_text('{"confidence": {"bias": 1}}')
+    with pytest.raises(BadCalibration, match=r"card.json: confidence needs two numbers, bias and slope; take it out"):
+        load(folder)
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,19 @@ import contextlib
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from picknet.confidence import Confidence
 from picknet.config import VideoConfig
 from picknet.errors import PicknetError
-from picknet.picking import Pick, Picker, PickNetPicker
+from picknet.picking import Pick, Picker, PickNetPicker, StridePicker
 from picknet.runtime import BadModel, Runtime, State
 from picknet.text import BOS, EOS, NEVER_WRITTEN
 from picknet.video import GLANCE_SIZE, Frame, Video
@@ -29,9 +31,24 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Source = str | os.PathLike[str] | Iterable[Frame]
 """A video by its path or address, or frames from anywhere."""
+Step = Callable[[Array, Array], tuple[Array, Array]]
+"""Words (n,) and states (n, S) -> log-probabilities of the next words (n, V), next states (n, S)."""
 
 SHIPPED = Path(__file__).parent / "models"
 DEFAULT_MODEL = "msvd"
+
+MAX_CANDIDATES = 50
+EMPTY_WORDS = frozenset(
+    word
+    for line in """
+    a an the this that these those some something piece pieces it its his her their him them he she they there who which
+    is are was were be been being am has have having do does did doing can not 's n't
+    and or but as while so of in on at to with for from by into onto off up down out over under through across along
+    around near behind before after between against inside outside about
+    """.splitlines()
+    for word in line.split()
+)
+"""Words that tell nothing of what a video shows, or nothing by themselves."""
 
 
 class NothingToCaption(PicknetError):
@@ -46,7 +63,11 @@ class BadSetting(PicknetError):
 class Sentence:
     text: str
     log_probability: float
-    """Of the whole sentence with its <eos>, given the video."""
+    """Of exactly this sentence with its <eos>, given the picks."""
+
+    @property
+    def probability(self) -> float:
+        return math.exp(self.log_probability)
 
 
 @dataclass(frozen=True)
@@ -62,6 +83,10 @@ class Caption:
     damage: str | None
     """What was wrong with the video, when it could be read in part only."""
     log_probability: float
+    confidence: float | None = None
+    """The probability that the text is good, as `confidence.py` has it; None where the model is not calibrated."""
+    candidates: tuple[Sentence, ...] = ()
+    """Different sentences, best first; the first is the text."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +115,15 @@ class Captioner:
         self.runtime = runtime
         self.name = name
         self.config = runtime.config
+        self.confidence = Confidence.from_card(runtime.card, runtime.folder / "card.json")
         model = runtime.config.model
-        self.picker: Picker = PickNetPicker(
-            runtime.policy, threshold=model.pick_threshold, max_gap=model.max_gap or None
-        )
+        self.picker: Picker
+        if model.picker == "stride":
+            self.picker = StridePicker(runtime.policy, stride=model.stride, threshold=model.pick_threshold)
+        else:
+            self.picker = PickNetPicker(
+                runtime.policy, threshold=model.pick_threshold, max_gap=model.max_gap or None
+            )
 
     def caption(
         self,
@@ -102,9 +132,15 @@ class Captioner:
         picker: Picker | None = None,
         beam: int | None = None,
         num_frames: int | None = None,
+        candidates: int = 1,
     ) -> Caption:
-        """One sentence about a whole video, from `num_frames` evenly sampled frames or from the frames given."""
+        """One sentence about a whole video, from `num_frames` evenly sampled frames or from the frames given.
+
+        With more `candidates`, other sentences beside it; it stays the same.
+        """
         beam = self._checked_beam(beam)
+        if not 1 <= candidates <= MAX_CANDIDATES:
+            raise BadSetting(f"candidates is {candidates}: 1 to {MAX_CANDIDATES} are possible")
         state, picks = self.runtime.start(), []
         with _opened(video, _evenly(num_frames, self.config.video)) as frames:
             for pick, following in self._walk(frames, picker):
@@ -113,9 +149,11 @@ class Captioner:
             damage = frames.damage
         if not picks:
             raise NothingToCaption(f"{frames.name}: there is no frame to caption")
-        sentence = self.describe(state, beam=beam)
+        sentences = self.candidates(state, count=candidates, beam=beam)
+        text, log_probability = sentences[0].text, sentences[0].log_probability
+        confidence = self.confidence.of(text, log_probability) if self.confidence else None
         return Caption(
-            sentence.text, tuple(picks), frames.seen, frames.name, self.name, damage, sentence.log_probability
+            text, tuple(picks), frames.seen, frames.name, self.name, damage, log_probability, confidence, sentences
         )
 
     def stream(
@@ -132,30 +170,49 @@ class Captioner:
                 yield Update(pick.seconds, text, text != before, pick, frames.seen, num_picks)
 
     def feature(self, frame: Frame) -> Array:
-        """What the CNN makes of a frame: (feature,)"""
-        (feature,) = self.runtime.features(frame.pixels(self.config.model.image_size)[None])
-        return np.asarray(feature)
+        """What the CNN makes of a frame: the mean over its cells, (feature,)"""
+        return np.asarray(self._features(frame)[0].mean(axis=0))
+
+    def _features(self, frame: Frame) -> Array:
+        """(1, cells, feature)"""
+        return self.runtime.features(frame.pixels(self.config.model.image_size)[None])
 
     def describe(self, state: State, *, beam: int | None = None) -> Sentence:
         """The sentence for one video's memory (1, state)."""
+        return self.candidates(state, count=1, beam=beam)[0]
+
+    def candidates(self, state: State, *, count: int, beam: int | None = None) -> tuple[Sentence, ...]:
+        """At most `count` sentences for one video's memory, best first, each with a word that no better one has.
+
+        The first is the beam search's. The others come from the ends of all sentences of a second search, whose beam
+        is twice as wide as they are many: half of what it finds says the same in other words. Empty words, and other
+        endings of a word, do not count as another word.
+        """
 
         def step(words: Array, states: Array) -> tuple[Array, Array]:
-            return self.runtime.decode(words, np.repeat(state.h, len(words), axis=0), states)
+            return self.runtime.decode(words, state, states)
 
-        words, log_probability = beam_search(
-            step,
-            np.zeros_like(state.h),
-            beam=self._checked_beam(beam),
-            max_words=self.config.text.max_words,
-            length_exponent=self.config.length_exponent,
-        )
-        return Sentence(self.runtime.vocabulary.decode(words), log_probability)
+        start, beam = np.zeros_like(state.h), self._checked_beam(beam)
+        max_words, exponent = self.config.text.max_words, self.config.length_exponent
+        found = [beam_search(step, start, beam=beam, max_words=max_words, length_exponent=exponent)]
+        if count > 1:
+            others = all_endings(step, start, beam=max(beam, 2 * count), max_words=max_words)
+            found += sorted(others, key=lambda other: -other.score(exponent))
+        sentences: list[Sentence] = []
+        said: set[str] = set()
+        for words, log_probability in found:
+            text = self.runtime.vocabulary.decode(words)
+            new = _content(text) - said
+            if len(sentences) < count and (new or not sentences):
+                sentences.append(Sentence(text, log_probability))
+                said |= new
+        return tuple(sentences)
 
     def _walk(self, frames: Iterable[Frame], picker: Picker | None) -> Iterator[tuple[Pick, State]]:
         """Each pick, and the memory once its frame is in it."""
         state = self.runtime.start()
         for frame, pick in (picker or self.picker).pick(frames):
-            state = self.runtime.encode(self.feature(frame)[None], state)
+            state = self.runtime.encode(self._features(frame), state)
             yield pick, state
 
     def _checked_beam(self, beam: int | None) -> int:
@@ -163,19 +220,39 @@ class Captioner:
         return self.config.beam if beam is None else dataclasses.replace(self.config, beam=beam).beam
 
 
-def beam_search(
-    step: Callable[[Array, Array], tuple[Array, Array]],
-    state: Array,
-    *,
-    beam: int,
-    max_words: int,
-    length_exponent: float,
-) -> tuple[list[int], float]:
-    """The best sentence of at most `max_words` words, without <eos>, and its log-probability; a beam of 1 is greedy.
+class Ending(NamedTuple):
+    """A sentence that a beam came to the end of."""
 
-    step: words (n,), states (n, S) -> log-probabilities of the next words (n, V), next states (n, S); state: (1, S).
-    """
-    best, best_score, best_log_probability = np.empty(0, np.int64), -math.inf, -math.inf
+    words: list[int]
+    """Without <eos>."""
+    log_probability: float
+
+    def score(self, length_exponent: float) -> float:
+        """What sentences are compared by; <eos> counts as a word."""
+        return float(self.log_probability / (len(self.words) + 1) ** length_exponent)
+
+
+def beam_search(step: Step, state: Array, *, beam: int, max_words: int, length_exponent: float) -> Ending:
+    """The best sentence of at most `max_words` words; a beam of 1 is greedy. state: (1, S)"""
+    best, best_score = Ending([], -math.inf), -math.inf
+    for endings, open_log_probability in _beam_steps(step, state, beam=beam, max_words=max_words):
+        for ending in endings[:1]:  # they are in order and of one length: the first is the best of them
+            if (score := ending.score(length_exponent)) > best_score:
+                best, best_score = ending, score
+        # More words only lower log P, so no open sentence can score above its log P now over the greatest length.
+        if open_log_probability / (max_words + 1) ** length_exponent <= best_score:
+            break
+    return best
+
+
+def all_endings(step: Step, state: Array, *, beam: int, max_words: int) -> list[Ending]:
+    """Every sentence of at most `max_words` words that ends within the beam, the shortest first. state: (1, S)"""
+    steps = _beam_steps(step, state, beam=beam, max_words=max_words)
+    return [ending for endings, _ in steps for ending in endings]
+
+
+def _beam_steps(step: Step, state: Array, *, beam: int, max_words: int) -> Iterator[tuple[list[Ending], float]]:
+    """After each word: the sentences that end there, the likeliest first, and log P of the likeliest still open."""
     # Always `beam` rows, since a graph is slow to take on a new shape; log P = -inf marks a row without a sentence.
     sentences = np.full((beam, 1), BOS, dtype=np.int64)
     totals = np.full(beam, -math.inf)  # log P of each sentence so far
@@ -183,26 +260,21 @@ def beam_search(
     states = np.repeat(state, beam, axis=0)
     for length in range(1, max_words + 2):
         log_probabilities, states = step(sentences[:, -1], states)
-        candidates = totals[:, None] + log_probabilities
-        candidates[:, NEVER_WRITTEN] = -math.inf
+        longer = totals[:, None] + log_probabilities
+        longer[:, NEVER_WRITTEN] = -math.inf
         if length > max_words:  # nothing but the end may follow the last word
-            candidates[:, EOS + 1 :] = -math.inf
-        parents, words = _highest(candidates, beam)
-        totals = candidates[parents, words]
+            longer[:, EOS + 1 :] = -math.inf
+        parents, words = _highest(longer, beam)
+        totals = longer[parents, words]
         sentences = np.column_stack([sentences[parents], words])
         states = states[parents]
 
-        ended = words == EOS
-        if ended.any():
-            first = int(ended.argmax())  # rows are in order and of one length: the first to end is the best to end
-            score = totals[first] / length**length_exponent
-            if score > best_score:
-                best, best_score, best_log_probability = sentences[first, 1:-1], score, totals[first]
-            totals[ended] = -math.inf
-        # More words only lower log P, so no open sentence can score above its log P now over the greatest length.
-        if totals.max() / (max_words + 1) ** length_exponent <= best_score:
-            break
-    return best.tolist(), float(best_log_probability)
+        ended = (words == EOS) & (totals > -math.inf)
+        endings = list(map(Ending, sentences[ended, 1:-1].tolist(), totals[ended].tolist()))
+        totals[ended] = -math.inf
+        yield endings, float(totals.max())
+        if totals.max() == -math.inf:
+            return
 
 
 def _highest(candidates: Array, count: int) -> tuple[Array, Array]:
@@ -213,9 +285,14 @@ def _highest(candidates: Array, count: int) -> tuple[Array, Array]:
     return np.divmod(chosen, candidates.shape[1])
 
 
+def _content(text: str) -> set[str]:
+    """What a sentence tells: its words without the empty ones and without their endings, as in rid(es), rid(ing)."""
+    return {re.sub(r"(?<=\w{3})(?:ing|es|ed|s|e)$", "", word) for word in text.split() if word not in EMPTY_WORDS}
+
+
 def load(model: str | os.PathLike[str] | None = None) -> Captioner:
     """A captioner: the default model, a shipped one by its name, a model folder, or a run folder with a model in it."""
-    name, folder = _find(model)
+    name, folder = find_model(model)
     runtime = Runtime(folder)
     if runtime.glance_size != GLANCE_SIZE:
         raise BadModel(
@@ -224,7 +301,7 @@ def load(model: str | os.PathLike[str] | None = None) -> Captioner:
     return Captioner(runtime, name=name)
 
 
-def _find(model: str | os.PathLike[str] | None) -> tuple[str, Path]:
+def find_model(model: str | os.PathLike[str] | None) -> tuple[str, Path]:
     """The model's name, and its folder."""
     shipped = sorted(folder.name for folder in SHIPPED.iterdir() if folder.is_dir()) if SHIPPED.is_dir() else []
     if model is None:
