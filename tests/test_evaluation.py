@@ -8,8 +8,8 @@ from clips import write_clip
 from picknet.captioner import Caption, Captioner, load
 from picknet.config import Config
 from picknet.datasets import BadData, Clip, Missing, Split
-from picknet.evaluation import Evaluation, comparison_table, evaluate
-from picknet.metrics import Scores
+from picknet.evaluation import Evaluation, comparison_table, evaluate, examples
+from picknet.metrics import Scores, cider
 from picknet.picking import Pick, UniformPicker
 from picknet.video import UnreadableVideo
 
@@ -84,10 +84,10 @@ def test_the_json_of_a_result_has_the_contracted_keys() -> None:
     content = parroted("vid1", "vid2").as_json()
     assert content["meteor"] is None
     promised = {"bleu4", "rouge_l", "meteor", "cider", "mean_picks", "num_videos", "seconds", "missing"}
-    labels = {"bleu1", "bleu2", "bleu3", "picker", "k", "beam", "split", "dataset", "model"}
+    labels = {"bleu1", "bleu2", "bleu3", "picker", "k", "change", "beam", "split", "dataset", "model"}
     assert content.keys() == promised | labels
     assert (content["model"], content["dataset"], content["split"]) == ("parrot", "msvd", "val")
-    assert (content["picker"], content["k"], content["beam"]) == ("picknet", None, 3)
+    assert (content["picker"], content["k"], content["change"], content["beam"]) == ("picknet", None, None, 3)
 
 
 def row(
@@ -101,6 +101,7 @@ def row(
         seconds=seconds,
         picker=picker,
         k=k,
+        change=25.0 if picker == "scene" else None,
         beam=1,
         num_frames=30,
         dataset="msvd",
@@ -124,8 +125,50 @@ def test_the_comparison_table_is_the_papers_with_time_as_a_multiple_of_picknets(
     ]
 
 
+def test_rows_are_called_what_readers_call_them() -> None:
+    labels = [row(*told, 1.0, 1.0, None, (0,)).label for told in (("every", 4), ("coin", 6), ("scene", None))]
+    assert labels == ["Every n-th (k=4)", "Coin (k=6)", "Scene change (25.0)"]
+
+
 def test_without_a_picknet_row_there_is_nothing_to_compare_the_time_with() -> None:
     assert comparison_table([row("uniform", 6, 1.0, 5.0, None, (0,))]).splitlines()[-1].endswith("|    – |")
+
+
+def test_examples_are_the_clips_at_even_distances_whatever_they_score() -> None:
+    # 30 captioned clips and one that cannot be read: of 30, places 1, 3, 6, 8, 11 … (2.5 apart, from 1.25 on).
+    names = [f"clip{number}" for number in range(30)]
+    captions = {name: Caption("a cat", (Pick(0, 0.0),), 30, name, "m", None, -1.0) for name in names}
+    result = dataclasses.replace(row("all", None, 1.0, 1.0, None, ()), captions=captions)
+    clips = [Clip(name, Path(name), ("a cat",)) for name in names]
+    clips.insert(5, Clip("unreadable", Path("x"), ("a cat",)))
+    chosen = examples(result, Split("msvd", "val", tuple(clips), ()))
+    assert [example.clip.name for example in chosen] == [
+        f"clip{place}" for place in (1, 3, 6, 8, 11, 13, 16, 18, 21, 23, 26, 28)
+    ]
+    few = dataclasses.replace(result, captions=dict(list(captions.items())[:2]))
+    assert [one.clip.name for one in examples(few, Split("msvd", "val", tuple(clips), ()))] == ["clip0", "clip1"]
+
+
+def test_an_example_has_its_cider_and_the_human_caption_most_like_it() -> None:
+    clips = (
+        Clip("vid1", Path("vid1.mp4"), ("Somebody rides.", "A man is riding a horse!", "a horse")),
+        Clip("vid2", Path("vid2.mp4"), ("two dogs are running", "dogs")),
+    )
+    captions = {
+        "vid1": Caption("a man is riding a horse", (), 30, "vid1", "m", None, -1.0),
+        "vid2": Caption("a cat", (), 30, "vid2", "m", None, -1.0),
+    }
+    result = dataclasses.replace(row("all", None, 1.0, 1.0, None, ()), captions=captions)
+    hit, miss = examples(result, Split("msvd", "val", clips, ()))
+    assert hit.reference == "A man is riding a horse!"
+    references = {
+        "vid1": [["somebody", "rides"], ["a", "man", "is", "riding", "a", "horse"], ["a", "horse"]],
+        "vid2": [["two", "dogs", "are", "running"], ["dogs"]],
+    }
+    said = {"vid1": ["a", "man", "is", "riding", "a", "horse"]}
+    assert hit.cider == pytest.approx(100 * cider(said, references))
+    assert miss.cider == 0.0
+    assert miss.reference in clips[1].captions
 
 
 def test_a_result_cannot_be_changed() -> None:

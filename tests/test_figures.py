@@ -9,7 +9,7 @@ from PIL import Image, ImageColor
 
 from picknet import figures
 from picknet.errors import PicknetError
-from picknet.figures import Thumbnail, contact_sheet, online_strip, pick_histograms, save
+from picknet.figures import Strip, Thumbnail, contact_sheet, example_sheet, online_strip, pick_histograms, save
 from picknet.picking import Pick
 from picknet.video import Frame
 
@@ -99,7 +99,7 @@ def test_long_sentences_and_endless_words_wrap() -> None:
     ("1 · 2 …", "1 · 2 …"),
 ])
 def test_letters_the_font_lacks_become_plain_ones(title: str, shown: str) -> None:
-    assert figures._printable(title) == shown
+    assert figures.printable(title) == shown
     contact_sheet(frames(1), [], "a cat", title=title)
 
 
@@ -143,6 +143,22 @@ def test_many_updates_go_on_in_a_new_row() -> None:
     one, three = online_strip(updates[:4]), online_strip(updates)
     # A row of four is as high in both; two gaps of 40 and two margins of 40 do not repeat.
     assert three.height == 3 * (one.height - 80) + 2 * 40 + 80
+
+
+def test_the_examples_stand_below_each_other_each_pick_framed() -> None:
+    one = Strip(frames(3), "a cat is playing", "a kitten plays", "vid1 · CIDEr 120")
+    single, sheet = example_sheet([one]), example_sheet([one] * 12)
+    # A strip repeats twelve times with eleven gaps of 56 between; the margins of 40 do not.
+    assert sheet.height == 12 * (single.height - 80) + 11 * 56 + 80
+    assert is_colour(single, ORANGE).sum() == pytest.approx(3 * is_colour(example_sheet(
+        [Strip(frames(1), "a", "b", "c")]), ORANGE).sum(), rel=0.01)  # fmt: skip
+
+
+def test_many_picks_of_an_example_go_on_in_a_new_row() -> None:
+    ten, eleven = (example_sheet([Strip(frames(count), "a", "b", "c")]) for count in (10, 11))
+    assert eleven.height > ten.height
+    tall = example_sheet([Strip(frames(2, width=90, height=160), "a", "b", "c")])
+    assert np.ptp(np.flatnonzero(is_colour(tall, ORANGE).any(axis=1))) <= 200
 
 
 @pytest.mark.parametrize(
@@ -192,6 +208,7 @@ def test_nothing_to_draw_is_said() -> None:
     for draw in (
         lambda: contact_sheet([], [], "a cat"),
         lambda: online_strip([]),
+        lambda: example_sheet([]),
         lambda: pick_histograms([], [], num_frames=30),
     ):
         with pytest.raises(PicknetError, match="at least one"):

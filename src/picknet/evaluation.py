@@ -10,9 +10,10 @@ import numpy as np
 
 from picknet import metrics
 from picknet.captioner import Caption, Captioner, NothingToCaption
-from picknet.datasets import BadData, Missing, Split
-from picknet.metrics import Scores
+from picknet.datasets import BadData, Clip, Missing, Split
+from picknet.metrics import Cider, Scores
 from picknet.picking import Picker
+from picknet.text import tokenise
 from picknet.video import GLANCE_SIZE, Frame, UnreadableVideo
 
 
@@ -30,6 +31,8 @@ class Evaluation:
     picker: str
     k: int | None
     """How many frames the picker was told to pick; None where it decides."""
+    change: float | None
+    """What the scene-change picker takes for a change; None for others."""
     beam: int
     num_frames: int
     """Frames sampled from a clip, of which some are picked."""
@@ -58,7 +61,13 @@ class Evaluation:
     @property
     def label(self) -> str:
         """The row's name, as the paper writes it."""
-        names = {"picknet": "PickNet", "all": "Baseline", "kmeans": "k-means"}
+        names = {
+            "picknet": "PickNet",
+            "all": "Baseline",
+            "kmeans": "k-means",
+            "every": "Every n-th",
+            "scene": f"Scene change ({self.change})",
+        }
         name = names.get(self.picker, self.picker.capitalize())
         return name if self.k is None else f"{name} (k={self.k})"
 
@@ -70,6 +79,7 @@ class Evaluation:
             "split": self.split,
             "picker": self.picker,
             "k": self.k,
+            "change": self.change,
             "beam": self.beam,
             **dataclasses.asdict(self.scores),
             "mean_picks": self.mean_picks,
@@ -86,13 +96,14 @@ def evaluate(
     picker: Picker | None = None,
     picker_name: str = "picknet",
     k: int | None = None,
+    change: float | None = None,
     beam: int | None = None,
     num_frames: int | None = None,
     tick: Callable[[], object] = lambda: None,
 ) -> Evaluation:
     """Caption every clip of a split and score the captions against the clip's own; `tick` is called after each clip.
 
-    `picker_name` and `k` only label the result. CIDEr takes its document frequencies from the clips that were
+    `picker_name`, `k` and `change` only label the result. CIDEr takes its document frequencies from the clips that were
     captioned, as the COCO code does from the references it is handed.
     """
     captions: dict[str, Caption] = {}
@@ -118,6 +129,7 @@ def evaluate(
         seconds=seconds,
         picker=picker_name,
         k=k,
+        change=change,
         beam=captioner.config.beam if beam is None else beam,
         num_frames=captioner.config.video.num_frames if num_frames is None else num_frames,
         dataset=split.dataset,
@@ -132,6 +144,37 @@ def _warm_up(captioner: Captioner) -> None:
     captioner.caption([Frame.from_pixels(black, index=index, seconds=0.0) for index in range(2)])
 
 
+@dataclass(frozen=True)
+class Example:
+    """A clip's caption beside what people said of it."""
+
+    clip: Clip
+    caption: Caption
+    reference: str
+    """The human caption that is most like it."""
+    cider: float
+    """Of the caption, against all of the clip's own, ×100."""
+
+
+def examples(evaluation: Evaluation, split: Split, *, count: int = 12) -> list[Example]:
+    """Clips of an evaluated split, hits and misses alike, chosen by a rule: of n captioned clips in the split's order
+    those at ⌊(i + ½) n / count⌋, or all where there are not so many."""
+    clips = [clip for clip in split.clips if clip.name in evaluation.captions]
+    count = min(count, len(clips))
+    documents = {clip.name: [tokenise(caption) for caption in clip.captions] for clip in clips}
+    scorer = Cider(documents)
+    chosen = []
+    for clip in (clips[(2 * i + 1) * len(clips) // (2 * count)] for i in range(count)):
+        caption = evaluation.captions[clip.name]
+        words = tokenise(caption.text)
+        # Each human caption alone, as if it were the only one of a clip of its own.
+        alone = {str(number): [tokens] for number, tokens in enumerate(documents[clip.name])}
+        alike = Cider(alone, document_frequencies_from=documents).scores(list(alone), [words] * len(alone))
+        reference = clip.captions[int(alike.argmax())]
+        chosen.append(Example(clip, caption, reference, 100 * scorer.score({clip.name: words})[clip.name]))
+    return chosen
+
+
 def comparison_table(rows: Sequence[Evaluation]) -> str:
     """The paper's table, in Markdown. Time is measured, as a multiple of PickNet's where there is such a row."""
     reference = next((row.seconds for row in rows if row.picker == "picknet"), None)
@@ -141,6 +184,11 @@ def comparison_table(rows: Sequence[Evaluation]) -> str:
         values = (scores.bleu4, scores.rouge_l, scores.meteor, scores.cider, row.mean_picks)
         time_ratio = f"{row.seconds / reference:.1f}x" if reference else "–"
         cells.append([row.label, *("–" if value is None else f"{value:.1f}" for value in values), time_ratio])
+    return markdown_table(cells)
+
+
+def markdown_table(cells: Sequence[Sequence[str]]) -> str:
+    """Lines of cells, the names of the columns first; all columns but the first are numbers, and stand to the right."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     ruler = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     lines = []

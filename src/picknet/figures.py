@@ -1,14 +1,12 @@
-"""Pictures for a talk: the contact sheet with its picks, the paper's histograms of picks, the online captioning strip.
+"""Pictures for a talk: the contact sheet with its picks, the paper's histograms and examples, the online strip.
 
 Every figure is made of smaller pictures (tiles, paragraphs, charts) set below or beside each other on a white page.
 """
 
 import difflib
-import functools
 import io
 import math
 import os
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,22 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from picknet.errors import PicknetError
+from picknet.charts import DARK_GREEN, FAINT, GREEN, GREY, INK, MARGIN, PAPER, WIDTH, BadFigure, printable, typeface
 from picknet.files import written_whole
 from picknet.picking import Pick
 
-WIDTH = 1600
-"""Pixels: sharp at twice the 800 points that a README or half a slide gives a picture."""
-MARGIN = 40
 GAP = 4
 BORDER = 6
 DIMMING = 0.45
 """How far the frames that were not picked fade into the paper."""
 MAX_TILE_HEIGHT = 480
 MAX_STRIP_COLUMNS = 5
-
-INK, GREY, FAINT, PAPER = "#16191d", "#6b7280", "#d6dae0", "#ffffff"
-GREEN, DARK_GREEN = "#19b75b", "#0c8a41"
+MAX_EXAMPLE_COLUMNS = 10
+MAX_EXAMPLE_HEIGHT = 200
 
 FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     ".png": ("PNG", {"optimize": True}),
@@ -42,10 +36,6 @@ FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     ".jpeg": ("JPEG", {"quality": 92, "subsampling": 0}),
     ".webp": ("WEBP", {"quality": 90}),
 }
-
-
-class BadFigure(PicknetError):
-    """A picture that cannot be drawn or written as asked."""
 
 
 class Picture(Protocol):
@@ -142,6 +132,23 @@ def online_strip(updates: Sequence[tuple[Picture, str]]) -> Image.Image:
     return _page(_below([_beside(cards[start : start + columns], 24) for start in range(0, len(cards), columns)], 40))
 
 
+@dataclass(frozen=True)
+class Strip:
+    """A clip in the example figure: its picked frames, the caption, and what people said."""
+
+    frames: Sequence[Picture]
+    text: str
+    reference: str
+    note: str
+
+
+def example_sheet(strips: Sequence[Strip]) -> Image.Image:
+    """One clip below the other: its picks beside each other, the caption, and a human caption beneath."""
+    if not strips:
+        raise BadFigure("an example sheet needs at least one clip")
+    return _page(_below([_strip(strip) for strip in strips], 56, centred=True))
+
+
 def save(image: Image.Image, path: str | os.PathLike[str]) -> None:
     """Write the picture, in the format its suffix names, whole or not at all."""
     suffix = Path(path).suffix.lower()
@@ -155,6 +162,24 @@ def save(image: Image.Image, path: str | os.PathLike[str]) -> None:
 
 
 # --- Their parts ---
+
+
+def _strip(strip: Strip) -> Image.Image:
+    inner = WIDTH - 2 * MARGIN
+    rows = []
+    # At least six places in a row, so that a single pick is no larger than one of several.
+    columns = min(max(len(strip.frames), 6), MAX_EXAMPLE_COLUMNS)
+    for start in range(0, len(strip.frames), columns):
+        images = [(frame, Image.fromarray(frame.pixels())) for frame in strip.frames[start : start + columns]]
+        box = _tile_box(columns, images[0][1].width / images[0][1].height)
+        box = (min(box[0], round(box[0] * MAX_EXAMPLE_HEIGHT / box[1])), min(box[1], MAX_EXAMPLE_HEIGHT))
+        rows.append(_beside([_tile(image, box, label=_clock(frame.seconds)) for frame, image in images], GAP))
+    words = [
+        _paragraph([(word, INK) for word in strip.text.split()], size=36, width=inner),
+        _paragraph([(word, GREY) for word in strip.reference.split()], size=28, width=inner),
+        _paragraph([(word, GREY) for word in strip.note.split()], size=20, width=inner),
+    ]
+    return _below([*rows, _below(words, 4)], 10, centred=True)
 
 
 def _num_columns(num_tiles: int, aspect: float) -> int:
@@ -187,7 +212,7 @@ def _tile(image: Image.Image, box: tuple[int, int], *, label: str | None) -> Ima
         return tile
     tile.paste(GREEN, (left - BORDER, top - BORDER), _rounded((width + 2 * BORDER, height + 2 * BORDER), 2 * BORDER))
     tile.paste(image, (left, top), _rounded(image.size, BORDER))
-    font = _font(min(max(max(box) // 9, 11), 24))
+    font = typeface(min(max(max(box) // 9, 11), 24))
     tag = (math.ceil(font.getlength(label)) + 14, sum(font.getmetrics()) + 2)
     tile.paste(GREEN, (left, top + height - tag[1]), _rounded(tag, BORDER))
     ImageDraw.Draw(tile).text((left + 6, top + height - tag[1] / 2), label, fill=PAPER, font=font, anchor="lm")
@@ -196,7 +221,7 @@ def _tile(image: Image.Image, box: tuple[int, int], *, label: str | None) -> Ima
 
 def _paragraph(words: Sequence[tuple[str, str]], *, size: int, width: int) -> Image.Image:
     """Coloured words as centred lines of about one length, none wider than `width`."""
-    font = _font(size)
+    font = typeface(size)
     lines = _wrapped(words, font, width)
     narrower = width
     # As narrow as the same number of lines allows, so that no last word stands alone.
@@ -218,16 +243,16 @@ def _bar_chart(shares: NDArray[Any], title: str, note: str, axis: str, *, size: 
     image = Image.new("RGB", size, PAPER)
     draw = ImageDraw.Draw(image)
     left, right, top, bottom = 56, size[0] - 8, 130, size[1] - 80
-    draw.text((0, 0), title, fill=INK, font=_font(36))
-    draw.text((0, 50), note, fill=GREY, font=_font(22))
-    draw.text(((left + right) / 2, size[1]), axis, fill=GREY, font=_font(22), anchor="mb")
+    draw.text((0, 0), title, fill=INK, font=typeface(36))
+    draw.text((0, 50), note, fill=GREY, font=typeface(22))
+    draw.text(((left + right) / 2, size[1]), axis, fill=GREY, font=typeface(22), anchor="mb")
     highest = max(float(shares.max()) * 100, 1)
     step = next(step for step in (0.2, 0.5, 1, 2, 5, 10, 20) if highest / step <= 5)
     num_steps = math.ceil(highest / step)
     for number in range(num_steps + 1):
         y = bottom - (bottom - top) * number / num_steps
         draw.line((left, y, right, y), fill=FAINT if number else GREY, width=2)
-        draw.text((left - 14, y), f"{number * step:g}", fill=GREY, font=_font(22), anchor="rm")
+        draw.text((left - 14, y), f"{number * step:g}", fill=GREY, font=typeface(22), anchor="rm")
     pitch = (right - left) / len(shares)
     every = next(every for every in (1, 5, 20, 100, len(shares)) if len(shares) <= 15 * every)
     for place, share in enumerate(shares, start=1):
@@ -237,9 +262,9 @@ def _bar_chart(shares: NDArray[Any], title: str, note: str, axis: str, *, size: 
             draw.rectangle((round(x - half), round(y), round(x + half), bottom), fill=GREEN)
         if share > 0 and every == 1:
             percent = f"{share * 100:.0f}" if share >= 0.005 else "<1"
-            draw.text((x, y - 6), percent, fill=INK, font=_font(20), anchor="mb")
+            draw.text((x, y - 6), percent, fill=INK, font=typeface(20), anchor="mb")
         if place == 1 or place % every == 0:
-            draw.text((x, bottom + 12), str(place), fill=GREY, font=_font(22), anchor="mt")
+            draw.text((x, bottom + 12), str(place), fill=GREY, font=typeface(22), anchor="mt")
     return image
 
 
@@ -288,37 +313,13 @@ def _rounded(size: tuple[int, int], radius: int) -> Image.Image:
 # --- Letters ---
 
 
-@functools.cache
-def _font(size: int) -> ImageFont.FreeTypeFont:
-    font = ImageFont.load_default(size)
-    if not isinstance(font, ImageFont.FreeTypeFont):
-        raise BadFigure("figures need a Pillow with FreeType (`pip install pillow` brings one)")
-    return font
-
-
-@functools.cache
-def _glyph(character: str) -> str:
-    """The character if the built-in font can draw it, else its nearest plain letters, else a question mark."""
-    no_glyph = bytes(_font(24).getmask("\uffff"))
-    plain = {"ß": "ss", "ø": "o", "ł": "l", "æ": "ae", "–": "-", "—": "-", "−": "-", "×": "x"}.get(character)
-    letters = plain or "".join(c for c in unicodedata.normalize("NFKD", character) if not unicodedata.combining(c))
-    for text in (character, letters):
-        if text.isprintable() and text and all(bytes(_font(24).getmask(c)) != no_glyph for c in text):
-            return text
-    return "" if unicodedata.combining(character) else "?"
-
-
-def _printable(text: str) -> str:
-    return "".join(map(_glyph, unicodedata.normalize("NFC", text)))
-
-
 def _wrapped(
     words: Sequence[tuple[str, str]], font: ImageFont.FreeTypeFont, width: int
 ) -> list[list[tuple[str, str]]]:
     """(word, colour) pairs as lines no wider than `width`."""
     lines: list[list[tuple[str, str]]] = [[]]
     for word, colour in words:
-        for piece in _pieces(_printable(word), font, width):
+        for piece in _pieces(printable(word), font, width):
             if lines[-1] and _line_length([*lines[-1], (piece, colour)], font) > width:
                 lines.append([])
             lines[-1].append((piece, colour))

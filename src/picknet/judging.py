@@ -1,0 +1,236 @@
+"""Many choices of a clip's frames, each described by one captioner: what pickers are compared by.
+
+A clip is decoded and sent through the CNN once. After that a choice of its frames costs a few steps of the encoder and
+one sentence, so hundreds can be described; a choice that several pickers make is described once.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from picknet.captioner import Captioner, NothingToCaption
+from picknet.datasets import BadData, Clip, Split
+from picknet.files import written_whole
+from picknet.picking import (
+    AllPicker,
+    CoinPicker,
+    EveryNthPicker,
+    KMeansPicker,
+    Picker,
+    PickNetPicker,
+    RandomPicker,
+    SceneChangePicker,
+    StridePicker,
+    UniformPicker,
+)
+from picknet.video import Frame, Video
+
+Array = NDArray[Any]
+Choice = tuple[int, ...]
+"""Some frames of a clip: their places among the sampled ones, ascending."""
+
+THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""PickNet's dial where it compares glances, as in the paper."""
+STRIDES = (4, 5, 6, 7.5, 10, 15, 20, 30)
+"""Its dial where it keeps a stride."""
+KS = range(1, 9)
+DISTANCES = (4, 5, 6, 7, 9, 13, 20)
+"""The n of every n-th: 7, 6, … 1 picks of 30 frames. Most do not divide 30: a stream ends where it ends."""
+PROBABILITIES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25)
+CHANGES = (10, 20, 30, 35, 40, 50, 60, 80)
+"""Grey values: 17 to 1.2 picks of 30 frames on MSVD."""
+NUM_DRAWS = 10
+"""Where chance plays, the mean of so many draws."""
+SUBSET_SIZES = range(1, 7)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A picker at one setting of its dial."""
+
+    picker: str
+    """Its name: picknet, or what `rivals` calls it."""
+    setting: str
+    pickers: tuple[Picker, ...]
+    """More than one where chance plays: one for each draw."""
+    own: bool = False
+    """The setting a model comes with."""
+
+
+def dial(captioner: Captioner) -> list[Setting]:
+    """PickNet from many picks to few, with the model's own setting among them."""
+    model, policy = captioner.config.model, captioner.runtime.policy
+    pickers: dict[str, tuple[Picker, bool]] = {}
+    if model.picker == "stride":
+        for stride in sorted({*STRIDES, model.stride}):
+            picker = StridePicker(policy, stride=stride, threshold=model.pick_threshold)
+            pickers[f"stride={stride:g}"] = picker, stride == model.stride
+    else:
+        for threshold in sorted({*THRESHOLDS, model.pick_threshold}):
+            forced = PickNetPicker(policy, threshold=threshold, max_gap=model.max_gap or None)
+            pickers[f"threshold={threshold:g}"] = forced, threshold == model.pick_threshold
+    return [Setting("picknet", setting, (picker,), own) for setting, (picker, own) in pickers.items()]
+
+
+def rivals(feature: Callable[[Frame], Array], *, seed: int) -> list[Setting]:
+    """What PickNet is compared with. Those that pick every n-th, by coin or by scene change never look ahead either."""
+    chance = np.random.default_rng(seed)  # one for all of them, clip after clip
+    draws = range(NUM_DRAWS)
+    return [
+        *(Setting("uniform", f"k={k}", (UniformPicker(k),)) for k in KS),
+        *(Setting("ends", f"k={k}", (UniformPicker(k, ends=True),)) for k in KS),
+        *(Setting("random", f"k={k}", tuple(RandomPicker(k, seed=chance) for _ in draws)) for k in KS),
+        *(Setting("kmeans", f"k={k}", (KMeansPicker(k, features=feature, seed=chance),)) for k in KS),
+        *(Setting("every", f"n={n}", (EveryNthPicker(n),)) for n in DISTANCES),
+        *(Setting("coin", f"p={p}", tuple(CoinPicker(p, seed=chance) for _ in draws)) for p in PROBABILITIES),
+        *(Setting("scene", f"change={change}", (SceneChangePicker(change),)) for change in CHANGES),
+        Setting("all", "", (AllPicker(),)),
+    ]
+
+
+@dataclass(frozen=True)
+class JudgedClip:
+    """What every picker chose of one clip, and what was said of each choice."""
+
+    name: str
+    choices: dict[tuple[str, str], list[Choice]]
+    """By (picker, setting), one for each draw."""
+    subsets: dict[int, list[Choice]]
+    """Random ones, by their size."""
+    captions: dict[Choice, str]
+
+
+def only(split: Split, path: str | os.PathLike[str]) -> Split:
+    """The clips of a split that a text file names, one a line."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise BadData(f"{path}: cannot be read ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        raise BadData(f"{path}: is not UTF-8 text (byte {error.start})") from error
+    wanted = {line.strip(): number for number, line in enumerate(lines, start=1) if line.strip()}
+    known = {clip.name for clip in split.clips} | {clip.name for clip in split.missing}
+    for name, number in wanted.items():
+        if name not in known:
+            raise BadData(f"{path}:{number}: {name!r} is no clip of the {split.name} split of {split.dataset}")
+    clips = tuple(clip for clip in split.clips if clip.name in wanted)
+    if not clips:
+        raise BadData(f"{path}: names no clip that can be used; a clip's name a line is expected")
+    return Split(split.dataset, split.name, clips, tuple(one for one in split.missing if one.name in wanted))
+
+
+# --- Looking and describing ---
+
+
+class Look:
+    """The frames of a clip, and what the CNN makes of each: computed once."""
+
+    def __init__(self, captioner: Captioner, cache: Path | None) -> None:
+        self.captioner = captioner
+        self.cache = cache
+        self.features: Array = np.empty(0)
+        """Of the clip looked at last: (frames, …), as the CNN gives them."""
+        self._cnn = _cnn_fingerprint(captioner) if cache else ""
+
+    def frames(self, clip: Clip) -> list[Frame]:
+        with Video(clip.path) as video:
+            frames = list(video.sample_evenly(count=self.captioner.config.video.num_frames))
+        if not frames:
+            raise NothingToCaption(f"{clip.path}: there is no frame to caption")
+        path = self._cache_path(clip)
+        cached = _read(path) if path else None
+        if cached is not None and len(cached) == len(frames):
+            self.features = cached
+            return frames
+        size = self.captioner.config.model.image_size
+        # One by one, as in use, so that the numbers are the same to the last bit.
+        self.features = np.stack([self.captioner.runtime.features(frame.pixels(size)[None])[0] for frame in frames])
+        if path:
+            with written_whole(path) as temporary, temporary.open("wb") as file:
+                np.savez(file, features=self.features)
+        return frames
+
+    def feature(self, frame: Frame) -> Array:
+        """What k-means clusters: (feature,), the mean over the cells of the frame where there are several."""
+        cells = self.features[frame.index].reshape(-1, self.features.shape[-1])
+        return np.asarray(cells.mean(axis=0))
+
+    def _cache_path(self, clip: Clip) -> Path | None:
+        if self.cache is None:
+            return None
+        status = clip.path.stat()
+        facts = [self._cnn, self.captioner.config.video.num_frames, clip.path.name, status.st_size, status.st_mtime_ns]
+        return self.cache / f"{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}.npz"
+
+
+def _cnn_fingerprint(captioner: Captioner) -> str:
+    """A CNN is known by what it makes of one picture: noise, in which every weight has its say."""
+    size = captioner.config.model.image_size
+    noise = np.random.default_rng(0).integers(0, 256, (1, size, size, 3), dtype=np.uint8)
+    features = captioner.runtime.features(noise)
+    return hashlib.sha256(features.tobytes() + str(features.shape).encode()).hexdigest()
+
+
+def _read(path: Path) -> Array | None:
+    """A clip's features, or None when the file is not there or not whole."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return np.asarray(arrays["features"])
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        return None
+
+
+def judge(
+    look: Look,
+    clip: Clip,
+    settings: Sequence[Setting],
+    *,
+    beam: int,
+    num_subsets: int,
+    chance: np.random.Generator,
+) -> JudgedClip:
+    frames = look.frames(clip)
+    choices = {
+        (setting.picker, setting.setting): [
+            tuple(pick.index for _, pick in picker.pick(frames)) for picker in setting.pickers
+        ]
+        for setting in settings
+    }
+    subsets = {
+        size: [
+            tuple(sorted(chance.choice(len(frames), size=min(size, len(frames)), replace=False).tolist()))
+            for _ in range(num_subsets)
+        ]
+        for size in SUBSET_SIZES
+    }
+    wanted = {choice for several in (*choices.values(), *subsets.values()) for choice in several}
+    return JudgedClip(clip.name, choices, subsets, _described(look.captioner, look.features, wanted, beam=beam))
+
+
+def _described(captioner: Captioner, features: Array, choices: set[Choice], *, beam: int) -> dict[Choice, str]:
+    """features: (frames, …) -> the caption of each choice of frames"""
+    captions: dict[Choice, str] = {}
+    before: Choice = ()
+    memories = [captioner.runtime.start()]
+    for choice in sorted(choices):
+        # In this order, choices that begin alike follow each other: what they share is encoded once.
+        shared = _num_shared(before, choice)
+        del memories[shared + 1 :]
+        for place in choice[shared:]:
+            memories.append(captioner.runtime.encode(features[place][None], memories[-1]))
+        captions[choice] = captioner.describe(memories[-1], beam=beam).text
+        before = choice
+    return captions
+
+
+def _num_shared(one: Choice, other: Choice) -> int:
+    """How many frames two choices have in common at their beginning."""
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
