@@ -11,18 +11,24 @@ from picknet.picking import (
     AllPicker,
     BadPicker,
     CoinPicker,
+    EveryNthPicker,
     KMeansPicker,
     Pick,
     PickNetPicker,
     RandomPicker,
+    SceneChangePicker,
+    StridePicker,
     UniformPicker,
 )
 from picknet.video import GLANCE_SIZE, Frame
 
 CAUSAL = [
     lambda: PickNetPicker(brightness_policy),
+    lambda: StridePicker(hasty_policy, stride=1.5),
     lambda: AllPicker(),
     lambda: CoinPicker(0.5, seed=3),
+    lambda: EveryNthPicker(1.75),
+    lambda: SceneChangePicker(10),
 ]
 
 
@@ -33,10 +39,20 @@ def grey_frames(values):
         yield Frame.from_pixels(pixels, index=index, seconds=index / 2)
 
 
-def brightness_policy(glances, templates):
+def brightness_policy(glances, templates, waits):
     """Probability 1/20 for each grey value of difference: above 0.5 when a frame differs by more than 10."""
     differences = glances.astype(float).mean(axis=(1, 2)) - templates.astype(float).mean(axis=(1, 2))
     return np.minimum(np.abs(differences) / 20, 1.0)
+
+
+def clock_policy(glances, templates, waits):
+    """Half of the wait in strides: above 0.5 after more than one stride."""
+    return np.minimum(waits / 2, 1.0)
+
+
+def hasty_policy(glances, templates, waits):
+    """The clock, and half a stride earlier for each 20 grey values of difference."""
+    return clock_policy(glances, templates, waits) + brightness_policy(glances, templates, waits) / 4
 
 
 def picked(picker, values):
@@ -75,12 +91,59 @@ def test_a_probability_equal_to_the_threshold_is_not_a_pick():
 def test_the_policy_sees_one_glance_and_one_template_as_bytes():
     shapes = []
 
-    def policy(glances, templates):
-        shapes.append((glances.shape, glances.dtype, templates.shape, templates.dtype))
+    def policy(*inputs):
+        shapes.append([(array.shape, array.dtype) for array in inputs])
         return np.zeros(1)
 
+    glance = ((1, 56, 56), np.uint8)
     list(PickNetPicker(policy).pick(grey_frames([1, 2])))
-    assert shapes == [((1, 56, 56), np.uint8, (1, 56, 56), np.uint8)]
+    list(StridePicker(policy, stride=3).pick(grey_frames([1])))
+    assert shapes == 2 * [[glance, glance, ((1,), np.float32)]]
+
+
+def test_a_stride_picker_starts_half_a_stride_ahead_and_keeps_its_stride():
+    # The clock is at 1 + 7.5 / 2 = 4.75 frames and above 7.5 at frame 3; what it is above goes over to the next stride.
+    assert picked(StridePicker(clock_policy, stride=7.5), [0] * 30) == [3, 11, 18, 26]
+    assert picked(StridePicker(clock_policy, stride=1), [0] * 5) == [0, 1, 2, 3, 4]
+    for k in range(1, 9):  # untrained, it is the uniform picker, which has to know the length
+        assert picked(StridePicker(clock_policy, stride=30 / k), [0] * 30) == picked(UniformPicker(k), [0] * 30)
+
+
+def test_a_stride_pick_carries_its_probability():
+    ((_, pick),) = StridePicker(clock_policy, stride=2.5).pick(grey_frames([50] * 3))
+    # 1 + 2.5 / 2 frames have passed at frame 0, one more at frame 1.
+    assert (pick.index, pick.seconds) == (1, 0.5)
+    assert pick.probability == pytest.approx(3.25 / 2.5 / 2)
+
+
+def test_a_stride_picker_is_early_where_the_policy_says_so():
+    # After frame 3, frame 11 would be next. Frames 7 on are 20 lighter: half a stride counts as passed, and
+    # (4 + 3.75) / 7.5 is above 1 at frame 7, which is then the one to be compared with.
+    values = [50] * 7 + [70] * 20
+    assert picked(StridePicker(hasty_policy, stride=7.5), values) == [3, 7, 15, 23]
+
+
+def test_before_its_first_pick_a_stride_picker_compares_with_the_first_frame():
+    templates = []
+
+    def policy(glances, given, waits):
+        templates.append(int(given.mean()))
+        return clock_policy(glances, given, waits)
+
+    assert picked(StridePicker(policy, stride=7.5), [10, 20, 30, 40, 50, 60]) == [3]
+    assert templates == [10, 10, 10, 10, 40, 40]
+
+
+def test_the_last_frame_is_picked_by_force_where_no_other_was():
+    picks = [pick for _, pick in StridePicker(clock_policy, stride=7.5).pick(grey_frames([50] * 3))]
+    assert [pick.index for pick in picks] == [2]
+    assert picks[0].probability == pytest.approx(6.75 / 7.5 / 2)  # below the threshold, and told as it is
+    assert picked(StridePicker(clock_policy, stride=7.5), [50]) == [0]
+
+
+def test_a_stride_pickers_threshold_moves_its_stride():
+    # Picked when wait / 2 > 0.25: when more than half a stride has passed, which it has at the first frame.
+    assert picked(StridePicker(clock_policy, stride=7.5, threshold=0.25), [0] * 12) == [0, 4, 8]
 
 
 @settings(max_examples=30, deadline=None)
@@ -136,6 +199,38 @@ def test_all_frames_are_all_frames():
 )
 def test_uniform_picks_these_frames(num_frames, k, ends, indices):
     assert picked(UniformPicker(k, ends=ends), [0] * num_frames) == indices
+
+
+@pytest.mark.parametrize(
+    ("num_frames", "n", "indices"),
+    [
+        (30, 5, [2, 7, 12, 17, 22, 27]),
+        (30, 7.5, [3, 11, 18, 26]),  # 3.75, 11.25, 18.75, 26.25
+        (30, 12, [6, 18]),  # the next would be 30
+        (30, 1, list(range(30))),
+        (30, 59, [29]),
+        (30, 100, [29]),  # it ends before frame 50: its last frame
+        (3, 7.5, [2]),
+        (4, 7.5, [3]),
+    ],
+)
+def test_every_nth_picks_these_frames(num_frames, n, indices):
+    assert picked(EveryNthPicker(n), [0] * num_frames) == indices
+
+
+@pytest.mark.parametrize("num_frames", [5, 30, 47])
+def test_every_nth_of_a_video_of_k_stretches_is_uniform(num_frames):
+    for k in range(1, num_frames + 1):
+        expected = picked(UniformPicker(k), [0] * num_frames)
+        assert picked(EveryNthPicker(num_frames / k), [0] * num_frames) == expected
+
+
+def test_a_scene_change_is_a_mean_difference_above_the_limit_to_the_last_pick():
+    # 10 is not above 10; 21 differs by 21 from the first, 12 then by 9 from 21, and 0 by 21.
+    assert picked(SceneChangePicker(10), [0, 10, 21, 12, 0]) == [0, 2, 4]
+    # Bytes must not wrap around: 250 and 5 are 245 apart, not 11.
+    assert picked(SceneChangePicker(244), [250, 5]) == [0, 1]
+    assert picked(SceneChangePicker(245), [250, 5]) == [0]
 
 
 def test_random_picks_k_frames_in_order_and_each_as_often():
@@ -214,7 +309,7 @@ def test_k_means_leaves_the_features_as_they_were():
 @pytest.mark.parametrize(
     "picker",
     [UniformPicker(2), RandomPicker(2), KMeansPicker(2, features=brightness), AllPicker(), CoinPicker(),
-     PickNetPicker(brightness_policy)],
+     PickNetPicker(brightness_policy), StridePicker(clock_policy, stride=2), EveryNthPicker(2), SceneChangePicker(5)],
 )  # fmt: skip
 def test_no_frames_no_picks(picker):
     assert list(picker.pick([])) == []
@@ -233,3 +328,18 @@ def test_impossible_probabilities_are_refused():
         PickNetPicker(brightness_policy, threshold=1.5)
     with pytest.raises(BadPicker, match=r"^probability is -1: from 0 to 1 is possible$"):
         CoinPicker(-1)
+    for threshold in (-0.5, 1.5):
+        possible = r"from 0 \(pick all\) to 1 \(only the last\) is possible"
+        with pytest.raises(BadPicker, match=rf"^threshold is {threshold}: {possible}$"):
+            StridePicker(clock_policy, stride=2, threshold=threshold)
+
+
+def test_impossible_distances_and_changes_are_refused():
+    for n in (0.5, float("nan"), float("inf")):
+        with pytest.raises(BadPicker, match=rf"^n is {n}: 1 \(pick all\) or more is possible$"):
+            EveryNthPicker(n)
+    for stride in (0.5, float("nan")):
+        with pytest.raises(BadPicker, match=rf"^stride is {stride}: 1 .*or more is possible$"):
+            StridePicker(clock_policy, stride=stride)
+    with pytest.raises(BadPicker, match=r"^change is 256: from 0 to 255 grey values are possible$"):
+        SceneChangePicker(256)

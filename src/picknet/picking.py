@@ -1,12 +1,14 @@
 """Which frames to look at: the learned picker of the paper, and the plain ones it is compared with.
 
-A picker is a lazy filter over frames. PickNet, a coin and "all of them" decide frame by frame and never look ahead, so
-they can follow a live stream; uniform, random-k and k-means have to see the last frame before they can name the first.
+A picker is a lazy filter over frames. PickNet, every n-th, a coin, scene changes and "all of them" decide frame by
+frame and never look ahead, so they can follow a live stream; uniform, random-k and k-means have to see the last frame
+before they can name the first.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,19 +48,21 @@ class Picker(Protocol):
         ...
 
 
+Policy = Callable[[Array, Array, Array], Array]
+"""glances (n, 56, 56) uint8, templates (n, 56, 56) uint8, waits (n,) -> probabilities of picking (n,)
+
+A template is the glance of the last picked frame, a wait the time since then, in strides.
+"""
+
+
 class PickNetPicker:
     """The paper's picker: it compares each glance with the glance of the last picked frame.
 
     All it remembers is that one glance and how long ago it was, however long the video.
     """
 
-    def __init__(
-        self, policy: Callable[[Array, Array], Array], *, threshold: float = 0.5, max_gap: int | None = None
-    ) -> None:
-        """policy: glances (n, 56, 56) uint8, templates (n, 56, 56) uint8 -> probabilities of picking (n,)
-
-        max_gap: with it, at the latest every so many frames one is picked, whatever the policy says.
-        """
+    def __init__(self, policy: Policy, *, threshold: float = 0.5, max_gap: int | None = None) -> None:
+        """max_gap: with it, at the latest every so many frames one is picked, whatever the policy says."""
         if not 0 <= threshold <= 1:
             raise BadPicker(f"threshold is {threshold}: from 0 (pick all) to 1 (only the first) is possible")
         if max_gap is not None and max_gap < 1:
@@ -75,11 +79,50 @@ class PickNetPicker:
             probability = None
             gap += 1
             if template is not None:
-                probability = float(self._policy(glance[None], template[None])[0])
+                probability = _probability(self._policy, glance, template, wait=0.0)
                 if probability <= self._threshold and gap < self._max_gap:
                     continue
             template, gap = glance, 0
             yield frame, Pick(frame.index, frame.seconds, probability)
+
+
+class StridePicker:
+    """A learned picker that keeps a steady stride, sooner or later as the glances tell it.
+
+    The clock starts half a stride ahead, so that picks fall on the centres of equal parts. No frame is picked by
+    force but the last, where the video would end without a pick.
+    """
+
+    def __init__(self, policy: Policy, *, stride: float, threshold: float = 0.5) -> None:
+        if not 0 <= threshold <= 1:
+            raise BadPicker(f"threshold is {threshold}: from 0 (pick all) to 1 (only the last) is possible")
+        if not stride >= 1:
+            raise BadPicker(f"stride is {stride}: 1 (pick all) or more is possible")
+        self._policy = policy
+        self._stride = stride
+        self._threshold = threshold
+
+    def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
+        template: Array | None = None
+        last: tuple[Frame, Pick] | None = None
+        any_pick = False
+        gap = 1 + self._stride / 2
+        for frame in frames:
+            glance = frame.glance()
+            template = glance if template is None else template
+            probability = _probability(self._policy, glance, template, wait=gap / self._stride)
+            last = frame, Pick(frame.index, frame.seconds, probability)
+            if probability > self._threshold:
+                template, any_pick = glance, True
+                gap = min(max(gap - self._stride, 0.0), 1.0)  # what the stride overshot within this frame
+                yield last
+            gap += 1
+        if last is not None and not any_pick:
+            yield last
+
+
+def _probability(policy: Policy, glance: Array, template: Array, *, wait: float) -> float:
+    return float(policy(glance[None], template[None], np.array([wait], np.float32))[0])
 
 
 class AllPicker:
@@ -104,6 +147,49 @@ class CoinPicker:
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
         for position, frame in enumerate(frames):
             if position == 0 or self._generator.random() < self._probability:
+                yield _picked(frame)
+
+
+class EveryNthPicker:
+    """Frame ⌊(i + ½) n⌋ for i = 0, 1, 2 …: the middles of stretches of n frames, whatever the length of the video.
+
+    n need not be whole. Where the video is k stretches long, these are the frames of `UniformPicker(k)`. A video that
+    ends before the first of them is given its last frame, since something has to be seen of it.
+    """
+
+    def __init__(self, n: float) -> None:
+        if not 1 <= n < math.inf:
+            raise BadPicker(f"n is {n}: 1 (pick all) or more is possible")
+        self._n = Fraction(n).limit_denominator(1000)  # 30 / 7 is meant, not the nearest binary number
+
+    def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
+        num_picks = 0
+        frame = None
+        for position, frame in enumerate(frames):
+            if position == (2 * num_picks + 1) * self._n // 2:
+                num_picks += 1
+                yield _picked(frame)
+        if frame is not None and not num_picks:
+            yield _picked(frame)
+
+
+class SceneChangePicker:
+    """The first frame, then each whose glance differs enough from the glance of the last picked frame.
+
+    The difference is the mean absolute one, in grey values from 0 to 255; a frame is picked when it is above `change`.
+    """
+
+    def __init__(self, change: float) -> None:
+        if not 0 <= change <= 255:
+            raise BadPicker(f"change is {change}: from 0 to 255 grey values are possible")
+        self._change = change
+
+    def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
+        template: Array | None = None
+        for frame in frames:
+            glance = frame.glance().astype(np.int16)
+            if template is None or np.abs(glance - template).mean() > self._change:
+                template = glance
                 yield _picked(frame)
 
 
