@@ -1,33 +1,56 @@
 """Fixtures that several test files share."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 TINY_WORDS = ["a", "the", "man", "woman", "cat", "dog", "is", "are", "playing", "running", "eating", "sitting"]
+TINY = """
+beam = 2
+[text]
+max_words = 8
+[model]
+cnn = "efficientnet_lite0"
+image_size = 64
+embedding_size = 16
+state_size = 24
+picker_hidden = 12
+"""
+ATTENDING = [
+    "video.num_frames=4", "reward.min_picks=1", "model.grid=2", "model.attention_heads=2", "model.attention_hidden=20",
+    "model.tied_words=true", "model.picker=stride", "model.stride=2.5",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small untrained model, written by the exporter. Tests read it; one that changes it works on a copy."""
+    return exported(tmp_path_factory.mktemp("models") / "tiny", ())
+
+
+@pytest.fixture(scope="session")
+def attending_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with all that is beyond the paper: cells, attention, tied words, a stride policy that has learned."""
+    return exported(tmp_path_factory.mktemp("models") / "attending", ATTENDING)
+
+
+def exported(folder: Path, settings: Sequence[str]) -> Path:
     import torch
 
-    from picknet.config import Config, ModelConfig, TextConfig
+    from picknet.config import parse_config
     from picknet.export import export
     from picknet.model import Network
     from picknet.text import SPECIAL_WORDS, Vocabulary
 
     torch.manual_seed(0)
-    config = Config(
-        beam=2,
-        text=TextConfig(max_words=8),
-        model=ModelConfig(cnn="efficientnet_lite0", image_size=64, embedding_size=16, state_size=24, picker_hidden=12),
-    )
+    config = parse_config(TINY, settings)
     vocabulary = Vocabulary((*SPECIAL_WORDS, *TINY_WORDS))
     network = Network(config.model, len(vocabulary)).eval()
     with torch.no_grad():  # as they start, weights are so small that every video would get the same sentence
         for weight in network.encoder.parameters():
             weight *= 8
-    folder = tmp_path_factory.mktemp("models") / "tiny"
+        if config.model.picker == "stride":
+            torch.nn.init.normal_(network.picknet.decide.weight, std=20.0)
     export(network, vocabulary, config, folder, card={"trained_on": "nothing"})
     return folder

@@ -14,6 +14,10 @@ def test_the_defaults_are_the_papers():
     assert (config.video.num_frames, config.model.embedding_size, config.model.state_size) == (30, 512, 1024)
     assert (config.model.picker_hidden, config.model.dropout, config.beam) == (1024, 0.5, 1)
     assert (config.reward.min_picks, config.reward.max_picks_floor, config.reward.penalty) == (3, 7, -1.0)
+    model = config.model
+    assert (model.grid, model.attention_heads, model.tied_words, model.picker) == (1, 0, False, "difference")
+    assert (config.supervision.cnn_learning_rate, config.supervision.min_frames) == (0, 0)
+    assert (config.reinforcement.baseline, config.reward.price, config.refinement.epochs) == ("greedy", 0, 0)
     rates = [config.supervision.learning_rate, config.reinforcement.learning_rate, config.adaptation.learning_rate]
     assert rates == [3e-4, 3e-4, 1e-4]
 
@@ -46,6 +50,28 @@ def test_overrides_are_laid_over_the_file():
         ("[model]\nepochs = 3", "config: unknown setting 'model.epochs'; did you mean 'supervision.epochs'?"),
         ("[video]\nxyz = 3", "config: unknown setting 'video.xyz'; known: num_frames"),
         ("[adaptation]\nepochs = -1", "adaptation.epochs is -1; possible: 0 to 1000000"),
+        (
+            "[model]\nattention_heads = 7",
+            "model.attention_heads is 7; possible: what divides model.embedding_size, 512",
+        ),
+        ("[model]\npicker = 'x'", "config: model.picker is 'x'; possible: difference, stride"),
+        ("[model]\nstride = 0.5", "model.stride is 0.5; possible: 1 to 1000000"),
+        ("[model]\ngrid = 0", "model.grid is 0; possible: 1 to 64"),
+        ("[supervision]\ncrop = 1.5", "supervision.crop is 1.5; possible: 0.1 to 1"),
+        # The frames of one clip have to fit into a batch: all 30, or max_frames where there are random subsets.
+        (
+            "[supervision]\ncnn_learning_rate = 1e-4\nframes_per_batch = 29",
+            "supervision.frames_per_batch is 29; possible: 30 to 1048576",
+        ),
+        (
+            "[supervision]\ncnn_learning_rate = 1e-4\nmax_frames = 8\nframes_per_batch = 29",
+            "supervision.frames_per_batch is 29; possible: 30 to 1048576",
+        ),
+        (
+            "[supervision]\ncnn_learning_rate = 1e-4\nmin_frames = 1\nmax_frames = 8\nframes_per_batch = 7",
+            "supervision.frames_per_batch is 7; possible: 8 to 1048576",
+        ),
+        ("[reinforcement]\nbaseline = 'others'", "reinforcement.samples is 1; possible: 2 to 1000"),
     ],
 )
 def test_a_bad_setting_is_named_with_what_is_possible(text, message):

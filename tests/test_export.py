@@ -29,6 +29,12 @@ def small(tmp_path_factory):
     return network, vocabulary, config, folder
 
 
+@pytest.fixture(params=["the paper's", "attending"])
+def either(request, small):
+    """A model folder of each kind."""
+    return small[-1] if request.param == "the paper's" else request.getfixturevalue("attending_folder")
+
+
 def test_a_model_folder_brings_the_network_back(small):
     network, vocabulary, config, folder = small
     again, words, settings = load_network(folder)
@@ -38,35 +44,43 @@ def test_a_model_folder_brings_the_network_back(small):
         torch.testing.assert_close(after[name].float(), tensor.float(), atol=2e-3, rtol=2e-3)
 
 
-def test_the_graphs_compute_what_pytorch_computes(small):
-    *_, folder = small
-    network, _, _ = load_network(folder)
+def test_the_graphs_compute_what_pytorch_computes(either):
+    network, _, config = load_network(either)
     network.eval()
-    runtime = Runtime(folder)
+    runtime = Runtime(either)
     generator = np.random.default_rng(0)
     pixels = generator.integers(0, 256, (2, 64, 64, 3), dtype=np.uint8)
     now, last = generator.integers(0, 256, (2, 3, 56, 56), dtype=np.uint8)
+    waits = np.array([0.2, 0.9, 1.4], np.float32)
     features = runtime.features(pixels)
     with torch.inference_mode():
         expected = network.cnn(torch.from_numpy(pixels)).numpy()
-        np.testing.assert_allclose(features, expected, atol=0.03 * np.abs(expected).max())
-        policy = network.picknet(torch.from_numpy(now), torch.from_numpy(last)).softmax(-1)[:, PICK]
-        np.testing.assert_allclose(runtime.policy(now, last), policy.numpy(), atol=2e-3)
-        state = runtime.encode(features, runtime.start(2))
-        peer = network.encoder.step(torch.from_numpy(features), network.encoder.start(2))
-        np.testing.assert_allclose(state.h, peer.h.numpy(), atol=5e-3)
-        log_probabilities, following = runtime.decode(np.array([BOS, 5]), state.h, np.zeros_like(state.h))
-        peer_log, peer_state = network.decoder.step(
-            torch.tensor([BOS, 5]), torch.from_numpy(np.array(state.h)), torch.zeros(2, 5)
-        )
+        np.testing.assert_allclose(features, expected, atol=0.05 * np.abs(expected).max())
+        policy = network.picknet(*map(torch.from_numpy, (now, last, waits))).softmax(-1)[:, PICK]
+        np.testing.assert_allclose(runtime.policy(now, last, waits), policy.numpy(), atol=2e-3)
+
+        # The two frames are one after the other the picks of one video.
+        state, peer_state = runtime.start(), network.encoder.start(1)
+        for frame in features:
+            state = runtime.encode(frame[None], state)
+            peer_state, _, _ = network.encoder.step(torch.from_numpy(frame[None]), peer_state)
+        memory = network.encoder(torch.from_numpy(features[None]), torch.tensor([2]))
+        np.testing.assert_allclose(state.h, peer_state.h.numpy(), atol=5e-3)
+        np.testing.assert_allclose(state.c, peer_state.c.numpy(), atol=5e-3)
+        for ours, theirs in ((state.h, memory.video), (state.keys, memory.keys), (state.values, memory.values)):
+            np.testing.assert_allclose(ours, theirs.numpy(), atol=5e-3)
+
+        words = np.array([BOS, 5, 4])
+        states = generator.standard_normal((3, config.model.state_size)).astype(np.float32)
+        log_probabilities, following = runtime.decode(words, state, states)
+        peer_log, peer_following = network.decoder.step(torch.from_numpy(words), *memory[:3], torch.from_numpy(states))
         np.testing.assert_allclose(log_probabilities, peer_log.numpy(), atol=1e-2)
-        np.testing.assert_allclose(following, peer_state.numpy(), atol=5e-3)
+        np.testing.assert_allclose(following, peer_following.numpy(), atol=5e-3)
 
 
-def test_weights_are_stored_once(small):
-    *_, folder = small
-    graphs = sum(path.stat().st_size for path in folder.glob("*.onnx"))
-    assert graphs < 0.1 * (folder / "weights.safetensors").stat().st_size
+def test_weights_are_stored_once(either):
+    graphs = sum(path.stat().st_size for path in either.glob("*.onnx"))
+    assert graphs < 0.1 * (either / "weights.safetensors").stat().st_size
 
 
 def test_export_does_not_write_over_a_folder_that_is_no_model(small, tmp_path):

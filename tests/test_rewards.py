@@ -60,6 +60,13 @@ def test_rewards_outside_the_limits_are_the_penalty():
     assert reward.tolist() == pytest.approx([-1.0, 1.6, 1.6, -1.0])
 
 
+def test_every_pick_has_its_price():
+    config = RewardConfig(language_weight=2.0, diversity_weight=0.5, price=0.1, min_picks=1)
+    both = {"language": torch.full((3,), 0.7), "diversity": torch.full((3,), 0.4)}
+    reward = total_reward(config, **both, num_picks=torch.tensor([1, 4, 8]), most_picks=7)
+    assert reward.tolist() == pytest.approx([1.6 - 0.1, 1.6 - 0.4, -1.0])
+
+
 def test_the_most_picks_shrink_from_a_third_of_the_frames_to_tau():
     config = RewardConfig(max_picks_share=1 / 3, max_picks_floor=7, shrink_share=0.5)
     found = [max_picks(config, num_frames=30, progress=p) for p in (0.0, 0.25, 0.5, 1.0)]

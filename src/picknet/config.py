@@ -43,16 +43,28 @@ class ModelConfig:
     """Size of the embeddings of features and of words."""
     state_size: int = 1024
     """Size of the LSTM's and the GRU's states."""
+    grid: int = 1
+    """A frame's features are one vector for each of grid × grid cells; 1: one vector a frame, as in the paper."""
+    attention_heads: int = 0
+    """Heads with which the decoder looks at the cells of picked frames; 0: it has v alone, as in the paper."""
+    attention_hidden: int = 2048
+    """Size of the layer that turns what attention found into the next word."""
+    tied_words: bool = False
+    """Whether words are written by the same matrix that they are read by."""
+    picker: Literal["difference", "stride"] = "difference"
+    """The paper's policy on a difference of glances, or one that starts out as a steady stride."""
     picker_hidden: int = 1024
     """Size of PickNet's hidden layer."""
+    stride: float = 7.5
+    """The stride policy: how many frames lie between two picks, until it learns otherwise. This is its dial."""
     output_gate: Literal["sigmoid", "tanh"] = "sigmoid"
     """The encoder's output gate: tanh as arXiv v1 prints it, sigmoid as ECCV 2018 (an ordinary LSTM)."""
     pick_threshold: float = 0.5
     """A frame is picked in use when its probability is above this; 0.5 is the likelier action, as in the paper."""
     max_gap: int = 0
-    """At the latest so many frames after the last pick another is picked by force; 0: never, as in the paper."""
+    """The difference policy: at the latest so many frames after a pick another is forced; 0: never, as in the paper."""
     initial_pick_probability: float = 0.5
-    """How often an untrained PickNet picks; 0.5 is what a plain initialisation gives."""
+    """The difference policy: how often it picks untrained; 0.5 is what a plain initialisation gives."""
     dropout: float = 0.5
     """Dropout on the input and the output of the encoder and the decoder."""
 
@@ -71,6 +83,8 @@ class RewardConfig:
     """N_min."""
     max_picks_share: float = 1 / 3
     """N_max at the start, as a share of the frames (1/3 in arXiv v1, 1/2 in ECCV 2018)."""
+    price: float = 0.0
+    """What each pick costs, off the reward."""
     max_picks_floor: int = 7
     """τ: where the shrinking N_max stops."""
     shrink_share: float = 0.5
@@ -102,10 +116,18 @@ class SupervisionConfig(CaptioningConfig):
     min_frames: int = 0
     """0: the encoder reads all frames, as in the paper. n: random subsets of n frames up to max_frames."""
     max_frames: int = 0
+    cnn_learning_rate: float = 0.0
+    """The CNN learns too, at this rate; 0: it stays as ImageNet left it, as in the paper."""
+    frames_per_batch: int = 512
+    """Frames a batch, instead of batch_size, while the CNN learns."""
+    crop: float = 0.9375
+    """While it learns, the CNN sees random crops of this share of a frame's sides, mirrored half of the time."""
+    warmup_steps: int = 0
+    """The learning rates rise evenly over the first steps."""
 
 
 @dataclass(frozen=True)
-class ReinforcementConfig:
+class SamplingConfig:
     epochs: int = 100
     """An epoch visits every clip once."""
     learning_rate: float = 3e-4
@@ -113,9 +135,15 @@ class ReinforcementConfig:
     batch_size: int = 128
     """Clips a batch."""
     samples: int = 1
-    """Monte-Carlo samples of the picks of a clip."""
+    """Monte-Carlo samples of the picks, or in refinement of the sentence, of a clip."""
     weight_decay: float = 0.0
     average: float = 0.0
+
+
+@dataclass(frozen=True)
+class ReinforcementConfig(SamplingConfig):
+    baseline: Literal["greedy", "others"] = "greedy"
+    """What a sample's reward is held against: the greedy picks', as in the paper, or the clip's other samples'."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +152,7 @@ class AdaptationConfig(CaptioningConfig):
 
 
 @dataclass(frozen=True)
-class RefinementConfig(ReinforcementConfig):
+class RefinementConfig(SamplingConfig):
     epochs: int = 0
     """Not in the paper, so off unless asked for."""
     learning_rate: float = 5e-5
@@ -160,6 +188,10 @@ class Config:
             ("model.image_size", self.model.image_size, 32, 2048),
             ("model.embedding_size", self.model.embedding_size, 1, 2**16),
             ("model.state_size", self.model.state_size, 1, 2**16),
+            ("model.grid", self.model.grid, 1, 64),
+            ("model.attention_heads", self.model.attention_heads, 0, 1024),
+            ("model.attention_hidden", self.model.attention_hidden, 1, 2**16),
+            ("model.stride", self.model.stride, 1, 10**6),
             ("model.picker_hidden", self.model.picker_hidden, 1, 2**16),
             ("model.pick_threshold", self.model.pick_threshold, 0, 1),
             ("model.max_gap", self.model.max_gap, 0, 10**6),
@@ -187,7 +219,20 @@ class Config:
             _check_range(f"{name}.teacher_forcing_floor", taught.teacher_forcing_floor, 0, 1)
             _check_range(f"{name}.teacher_forcing_k", taught.teacher_forcing_k, 1e-3, 1e6)
             _check_range(f"{name}.label_smoothing", taught.label_smoothing, 0, 0.99)
-        _check_range("reinforcement.samples", self.reinforcement.samples, 1, 1000)
+        supervision = self.supervision
+        _check_range("supervision.cnn_learning_rate", supervision.cnn_learning_rate, 0, 1)
+        most_frames = supervision.max_frames if supervision.min_frames else self.video.num_frames
+        if supervision.cnn_learning_rate:
+            _check_range("supervision.frames_per_batch", supervision.frames_per_batch, most_frames, 2**20)
+        _check_range("supervision.crop", supervision.crop, 0.1, 1)
+        _check_range("supervision.warmup_steps", supervision.warmup_steps, 0, 10**9)
+        if self.model.attention_heads and self.model.embedding_size % self.model.attention_heads:
+            raise BadConfig(
+                f"model.attention_heads is {self.model.attention_heads}; "
+                f"possible: what divides model.embedding_size, {self.model.embedding_size}"
+            )
+        least_samples = 1 if self.reinforcement.baseline == "greedy" else 2
+        _check_range("reinforcement.samples", self.reinforcement.samples, least_samples, 1000)
         # A sentence is weighed against the others of its clip, so there must be another.
         _check_range("refinement.samples", self.refinement.samples, 2, 1000)
 

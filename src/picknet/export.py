@@ -112,76 +112,102 @@ class _CNNGraph(_Graph):
 
 
 class _PolicyGraph(_Graph):
-    inputs, outputs = ("glances", "templates"), ("logits",)
+    inputs, outputs = ("glances", "templates", "waits"), ("logits",)
 
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.picknet = network.picknet
 
-    def forward(self, glances: Tensor, templates: Tensor) -> Tensor:
-        logits: Tensor = self.picknet(glances, templates)
+    def forward(self, glances: Tensor, templates: Tensor, waits: Tensor) -> Tensor:
+        logits: Tensor = self.picknet(glances, templates, waits)
         return logits
 
 
 class _EncoderGraph(_Graph):
-    inputs, outputs = ("features", "h", "c"), ("next_h", "next_c")
+    inputs = ("features", "h", "c")
 
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.encoder = network.encoder
+        self.outputs = ("next_h", "next_c", *(("keys", "values") if self.encoder.attended else ()))
 
-    def forward(self, features: Tensor, h: Tensor, c: Tensor) -> State:
-        return self.encoder.step(features, State(h, c))
+    def forward(self, features: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        state, keys, values = self.encoder.step(features, State(h, c))
+        return (*state, keys, values)[: len(self.outputs)]
 
 
 class _DecoderGraph(_Graph):
-    inputs, outputs = ("words", "video", "state"), ("log_probabilities", "next_state")
+    outputs = ("log_probabilities", "next_state")
 
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.decoder = network.decoder
+        attending = network.encoder.attended
+        self.inputs = ("words", "video", *(("keys", "values") if attending else ()), "state")
 
-    def forward(self, words: Tensor, video: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        return self.decoder.step(words, video, state)
+    def forward(
+        self, words: Tensor, video: Tensor, state: Tensor, keys: Tensor | None = None, values: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if keys is None or values is None:
+            keys = values = video[:, None, :0]
+        return self.decoder.step(words, video, keys, values, state)
 
 
 def _export_graphs(network: Network, config: ModelConfig, folder: Path) -> None:
     device = next(network.parameters()).device
     training = network.training
     network = network.cpu().eval()
-    glance = torch.zeros(2, GLANCE_SIZE, GLANCE_SIZE, dtype=torch.uint8)
+    glances = torch.zeros(2, GLANCE_SIZE, GLANCE_SIZE, dtype=torch.uint8)
     pixels = torch.zeros(2, config.image_size, config.image_size, 3, dtype=torch.uint8)
-    features = torch.zeros(2, network.cnn.feature_size)
-    state = torch.zeros(2, config.state_size)
-    words = torch.zeros(2, dtype=torch.int64)
-    for name, graph, example in (
-        ("cnn", _CNNGraph(network), (pixels,)),
-        ("policy", _PolicyGraph(network), (glance, glance.clone())),
-        ("encoder", _EncoderGraph(network), (features, state, state.clone())),
-        ("decoder", _DecoderGraph(network), (words, state, state.clone())),
-    ):
+    features = torch.zeros(2, network.cnn.num_cells, network.cnn.feature_size)
+    states, words = torch.zeros(2, config.state_size), torch.zeros(2, dtype=torch.int64)
+    cells = torch.zeros(1, 3, config.embedding_size)
+    inputs = {
+        "pixels": pixels,
+        "glances": glances,
+        "templates": glances.clone(),
+        "waits": torch.zeros(2),
+        "features": features,
+        "h": states,
+        "c": states.clone(),
+        "words": words,
+        "video": states[:1].clone(),  # one video for all the sentences of a beam
+        "keys": cells,
+        "values": cells.clone(),
+        "state": states.clone(),
+    }
+    graphs: dict[str, _Graph] = {
+        "cnn": _CNNGraph(network),
+        "policy": _PolicyGraph(network),
+        "encoder": _EncoderGraph(network),
+        "decoder": _DecoderGraph(network),
+    }
+    for name, graph in graphs.items():
+        example = {key: inputs[key] for key in graph.inputs}
         _export_graph(graph.eval(), example, folder / f"{name}.onnx", folder / WEIGHTS)
     network.to(device).train(training)
 
 
-def _export_graph(graph: _Graph, example: tuple[Tensor, ...], path: Path, weights: Path) -> None:
+def _export_graph(graph: _Graph, example: dict[str, Tensor], path: Path, weights: Path) -> None:
     import onnx
     from onnxscript.optimizer import fold_constants, remove_unused_nodes
 
-    batch = torch.export.Dim("n", min=1)
+    batch, cells = torch.export.Dim("n", min=1), torch.export.Dim("cells", min=1)
+    dynamic = {"video": {}, "keys": {1: cells}, "values": {1: cells}}
     with warnings.catch_warnings(), _quiet("torch.onnx"):
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             graph,
-            example,
+            kwargs=example,
             dynamo=True,
             verbose=False,
             optimize=False,  # it would fold batch norms into new weights; the runtime does that as it loads
             input_names=list(graph.inputs),
             output_names=list(graph.outputs),
-            dynamic_shapes={name: {0: batch} for name in graph.inputs},
+            dynamic_shapes={name: dynamic.get(name, {0: batch}) for name in graph.inputs},
         )
-        fold_constants(program.model)  # type: ignore[union-attr]
+        # A transposed weight would be stored a second time; the runtime transposes as it loads.
+        fold_constants(program.model, should_fold=lambda node: False if node.op_type == "Transpose" else None)  # type: ignore[union-attr]
         remove_unused_nodes(program.model)  # type: ignore[union-attr]
     model = program.model_proto  # type: ignore[union-attr]
     _point_into(model, weights)

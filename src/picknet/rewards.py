@@ -54,7 +54,7 @@ def max_picks(config: RewardConfig, *, num_frames: int, progress: float) -> floa
 def total_reward(
     config: RewardConfig, *, language: Tensor, diversity: Tensor, num_picks: Tensor, most_picks: float
 ) -> Tensor:
-    """r: λ_l r_l + λ_v r_v inside the limits, R⁻ outside. All (batch,)"""
-    reward = config.language_weight * language + config.diversity_weight * diversity
+    """r: λ_l r_l + λ_v r_v inside the limits, less the price of the picks, and R⁻ outside. All (batch,)"""
+    reward = config.language_weight * language + config.diversity_weight * diversity - config.price * num_picks
     allowed = (config.min_picks <= num_picks) & (num_picks <= most_picks)
     return torch.where(allowed, reward, config.penalty)

@@ -22,33 +22,44 @@ from picknet.text import Vocabulary
 Array = NDArray[Any]
 
 WEIGHTS = "weights.safetensors"
-SIGNATURES = {
-    "cnn": (
-        {"pixels": "u8 n image image 3"},
-        {"features": "f32 n feature"},
-    ),
-    "policy": (
-        {"glances": "u8 n glance glance", "templates": "u8 n glance glance"},  # templates: the last picked glances
-        {"logits": "f32 n 2"},  # drop, pick
-    ),
-    "encoder": (
-        {"features": "f32 n feature", "h": "f32 n state", "c": "f32 n state"},
-        {"next_h": "f32 n state", "next_c": "f32 n state"},
-    ),
-    "decoder": (
-        {"words": "i64 n", "video": "f32 n state", "state": "f32 n state"},
-        {"log_probabilities": "f32 n words", "next_state": "f32 n state"},
-    ),
-}
-"""Each graph's inputs and outputs: type and shape. n is any number; a name means the same size in all graphs."""
-PARTS = ("config.toml", "words.txt", "card.json", WEIGHTS, *(f"{graph}.onnx" for graph in SIGNATURES))
+Signature = tuple[dict[str, str], dict[str, str]]
+"""A graph's inputs and outputs: type and shape. n is any number; a name means the same size in all graphs."""
 
-COMPILE_SETTINGS = {
-    "PERFORMANCE_HINT": "LATENCY",
-    # Left alone, OpenVINO computes in f16 or bf16 where the processor can. On ARM that made EfficientNet-Lite2 1.7
-    # times as fast and moved its features by 1.6 %: too much to take it for granted that the words stay the same.
-    "INFERENCE_PRECISION_HINT": "f32",
-}
+
+def signatures(*, attended: bool) -> dict[str, Signature]:
+    """The graphs of a model folder, with or without attention over the cells of the picked frames."""
+    laid_out = {"keys": "f32 n cells embedding", "values": "f32 n cells embedding"} if attended else {}
+    looked_at = {"keys": "f32 1 n embedding", "values": "f32 1 n embedding"} if attended else {}
+    return {
+        "cnn": (
+            {"pixels": "u8 n image image 3"},
+            {"features": "f32 n cells feature"},
+        ),
+        "policy": (
+            # templates: the last picked glances; waits: strides since they were picked
+            {"glances": "u8 n glance glance", "templates": "u8 n glance glance", "waits": "f32 n"},
+            {"logits": "f32 n 2"},  # drop, pick
+        ),
+        "encoder": (
+            {"features": "f32 n cells feature", "h": "f32 n state", "c": "f32 n state"},
+            {"next_h": "f32 n state", "next_c": "f32 n state", **laid_out},
+        ),
+        "decoder": (
+            {"words": "i64 n", "video": "f32 1 state", **looked_at, "state": "f32 n state"},
+            {"log_probabilities": "f32 n words", "next_state": "f32 n state"},
+        ),
+    }
+
+
+GRAPHS = tuple(signatures(attended=False))
+PARTS = ("config.toml", "words.txt", "card.json", WEIGHTS, *(f"{graph}.onnx" for graph in GRAPHS))
+
+PRECISION = {"cnn": "f16", "policy": "f32", "encoder": "f32", "decoder": "f32"}
+"""What each graph computes in, where the processor can; a processor without f16 takes f32.
+
+On ARM, f16 makes EfficientNet-Lite2 1.7 times as fast. It changes 3 of MSVD's 99 validation captions, none for the
+worse by CIDEr; the other graphs are cheap, and f32 keeps their sums exact over many steps.
+"""
 MAX_HEADER_BYTES = 100_000_000
 """The safetensors format's own limit for its header."""
 MEND = "export the model again"
@@ -59,10 +70,15 @@ class BadModel(PicknetError):
 
 
 class State(NamedTuple):
-    """The encoder's memory, (n, state) each: all that is kept of the frames picked so far. h is the video v."""
+    """The encoder's memory: all that is kept of the frames picked so far."""
 
     h: Array
+    """The video v: (n, state)."""
     c: Array
+    """(n, state)."""
+    keys: Array
+    """(n, cells of the last picks, embedding); nothing where the decoder does not look back at frames."""
+    values: Array
 
 
 class Runtime:
@@ -81,12 +97,15 @@ class Runtime:
             "image": (self.config.model.image_size, "config.toml"),
             "state": (self.config.model.state_size, "config.toml"),
             "words": (len(self.vocabulary), "words.txt"),
+            "cells": (self.config.model.grid**2, "config.toml"),
+            "embedding": (self.config.model.embedding_size, "config.toml"),
         }
         """What each size is, and which part says so."""
         tensors = _read_tensor_spans(self.folder / WEIGHTS)
         self._graphs: dict[str, Any] = {}
         self._requests: dict[str, Any] = {}
-        for name in SIGNATURES:
+        self._signatures = signatures(attended=self.config.model.attention_heads > 0)
+        for name in GRAPHS:
             path = self.folder / f"{name}.onnx"
             _check_graph_file(path, tensors)
             self._graphs[name] = _read_graph(path)
@@ -97,12 +116,13 @@ class Runtime:
         return self._sizes["glance"][0]
 
     def features(self, pixels: Array) -> Array:
-        """pixels: (n, image, image, 3) uint8 RGB -> features: (n, feature)"""
+        """pixels: (n, image, image, 3) uint8 RGB -> features: (n, cells, feature)"""
         return self._run("cnn", pixels=pixels)["features"]
 
-    def policy(self, glances: Array, templates: Array) -> Array:
-        """glances, templates (the last picked ones): (n, glance, glance) uint8 -> probabilities of picking: (n,)"""
-        logits = self._run("policy", glances=glances, templates=templates)["logits"]
+    def policy(self, glances: Array, templates: Array, waits: Array) -> Array:
+        """glances, templates (the last picked ones): (n, glance, glance) uint8, waits (strides since then): (n,)
+        -> probabilities of picking: (n,)"""
+        logits = self._run("policy", glances=glances, templates=templates, waits=waits)["logits"]
         # A softmax over two is the logistic function of their difference; written with tanh it cannot overflow.
         probabilities: Array = 0.5 + 0.5 * np.tanh((logits[:, 1] - logits[:, 0]) / 2)
         return probabilities
@@ -110,16 +130,28 @@ class Runtime:
     def start(self, count: int = 1) -> State:
         """The memory of `count` videos before their first frame."""
         zeros = np.zeros((count, self.config.model.state_size), dtype=np.float32)
-        return State(zeros, zeros)
+        nothing = np.zeros((count, 0, self.config.model.embedding_size), dtype=np.float32)
+        return State(zeros, zeros, nothing, nothing)
 
     def encode(self, features: Array, state: State) -> State:
-        """features: (n, feature), the memory so far -> the memory with this frame in it"""
+        """features: (n, cells, feature), the memory so far -> the memory with this frame in it"""
         results = self._run("encoder", features=features, h=state.h, c=state.c)
-        return State(results["next_h"], results["next_c"])
+        h, c = results["next_h"], results["next_c"]
+        if not self.config.model.attention_heads:
+            return State(h, c, state.keys, state.values)
+        # An endless stream must not fill the memory: the cells of the oldest picks are let go.
+        kept = self.config.video.num_frames * self.config.model.grid**2
+        keys, values = (
+            np.concatenate([before, results[name]], axis=1)[:, -kept:]
+            for name, before in (("keys", state.keys), ("values", state.values))
+        )
+        return State(h, c, keys, values)
 
-    def decode(self, words: Array, video: Array, state: Array) -> tuple[Array, Array]:
-        """words: (n,) int64, video, state: (n, state) -> log-probabilities of what follows: (n, words), next state"""
-        results = self._run("decoder", words=words, video=video, state=state)
+    def decode(self, words: Array, memory: State, states: Array) -> tuple[Array, Array]:
+        """words: (n,) int64, one video's memory, the decoder's states: (n, state)
+        -> log-probabilities of what follows: (n, words), next states"""
+        looked_at = {"keys": memory.keys, "values": memory.values} if self.config.model.attention_heads else {}
+        results = self._run("decoder", words=words, video=memory.h, **looked_at, state=states)
         return results["log_probabilities"], results["next_state"]
 
     def _run(self, name: str, **inputs: Array) -> Mapping[str, Array]:
@@ -130,13 +162,14 @@ class Runtime:
 
     def _compile(self, name: str) -> Any:
         try:
-            return _core().compile_model(self._graphs[name], "CPU", COMPILE_SETTINGS).create_infer_request()
+            settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": PRECISION[name]}
+            return _core().compile_model(self._graphs[name], "CPU", settings).create_infer_request()
         except RuntimeError as error:
             raise BadModel(f"{self.folder / name}.onnx: cannot be compiled ({_gist(error)}); {MEND}") from error
 
     def _check_signature(self, name: str) -> None:
         path = self.folder / f"{name}.onnx"
-        inputs, outputs = SIGNATURES[name]
+        inputs, outputs = self._signatures[name]
         for expected, ports in ((inputs, self._graphs[name].inputs), (outputs, self._graphs[name].outputs)):
             found = {next(iter(port.names), "?"): port for port in ports}
             if len(ports) != len(expected) or found.keys() != expected.keys():
