@@ -1,6 +1,8 @@
 import csv
+import errno
 import io
 import json
+import math
 import os
 import shutil
 import signal
@@ -16,8 +18,9 @@ import pytest
 from clips import write_audio, write_clip
 from PIL import Image
 
-from picknet.captioner import Caption, PickedFrame
+from picknet.captioner import Caption, PickedFrame, Sentence
 from picknet.cli import _TrainingWatch, main
+from picknet.datasets import DataFolder
 from picknet.picking import Pick
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="uses what only Linux has")
@@ -85,7 +88,8 @@ def test_a_folder_stands_for_its_videos_in_order_with_their_names(
 def test_json_is_one_object_a_line_with_the_contracted_keys(picknet: Picknet, clips: Path, model_folder: Path) -> None:
     _, out, _ = picknet("caption", clips, "--model", model_folder, "--format", "json", "--picker", "uniform", "--k", 2)
     cat, dog = map(json.loads, out.splitlines())
-    assert list(cat) == ["video", "caption", "picks", "frames_seen", "model"]
+    assert list(cat) == ["video", "caption", "confidence", "picks", "frames_seen", "model"]
+    assert cat["confidence"] is None
     assert (cat["video"], cat["frames_seen"], cat["model"]) == (str(clips / "cat.mp4"), 30, str(model_folder))
     assert [list(pick) for pick in cat["picks"]] == [["index", "seconds", "probability"]] * 2
     # The centres of two halves: of 30 frames, and of the 12 that the short clip has, at 25 frames a second.
@@ -99,9 +103,47 @@ def test_csv_can_be_read_back_whatever_the_names_hold(picknet: Picknet, tmp_path
     awkward = write_clip(tmp_path / 'says "hi", twice.mp4', num_frames=3)
     _, out, _ = picknet("caption", awkward, "--model", model_folder, "--format", "csv", "--picker", "all")
     (row,) = csv.DictReader(io.StringIO(out))
-    assert list(row) == ["video", "caption", "picks", "seconds", "frames_seen", "model"]
+    assert list(row) == ["video", "caption", "confidence", "picks", "seconds", "frames_seen", "model"]
+    assert row["confidence"] == ""
     assert row["video"] == str(awkward)
     assert (row["picks"], row["seconds"], row["frames_seen"]) == ("0 1 2", "0.000 0.040 0.080", "3")
+
+
+@pytest.fixture
+def sure(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The tiny model's folder; whatever the video, it is given two sentences and a confidence."""
+
+    def caption(captioner: object, video: str, **options: Any) -> Caption:
+        candidates = (Sentence("a cat is sitting", math.log(0.25)), Sentence("a dog is sitting", math.log(0.125)))
+        told = candidates[: options["candidates"]]
+        return Caption("a cat is sitting", (Pick(0, 0.0),), 30, video, "tiny", None, math.log(0.25), 0.375, told)
+
+    monkeypatch.setattr("picknet.captioner.Captioner.caption", caption)
+    return model_folder
+
+
+def test_candidates_are_a_line_each_with_their_probabilities(picknet: Picknet, clips: Path, sure: Path) -> None:
+    cat, dog = clips / "cat.mp4", clips / "dog.mkv"
+    assert picknet("caption", cat, "--model", sure).out == "a cat is sitting (confidence 0.38)\n"
+    expected = "0.2500  a cat is sitting (confidence 0.38)\n0.1250  a dog is sitting\n"
+    assert picknet("caption", cat, "--model", sure, "--candidates", 3).out == expected
+    _, out, _ = picknet("caption", cat, dog, "--model", sure, "--candidates", 1)
+    assert out == "".join(f"{video}: 0.2500  a cat is sitting (confidence 0.38)\n" for video in (cat, dog))
+
+
+def test_candidates_are_a_list_in_json_and_columns_in_csv(picknet: Picknet, clips: Path, sure: Path) -> None:
+    options = (clips / "cat.mp4", "--model", sure, "--candidates", 3)
+    content = json.loads(picknet("caption", *options, "--format", "json").out)
+    assert list(content) == ["video", "caption", "confidence", "picks", "frames_seen", "model", "candidates"]
+    assert (content["caption"], content["confidence"]) == ("a cat is sitting", 0.375)
+    assert content["candidates"] == [
+        {"caption": "a cat is sitting", "probability": pytest.approx(0.25)},
+        {"caption": "a dog is sitting", "probability": pytest.approx(0.125)},
+    ]
+    (row,) = csv.DictReader(io.StringIO(picknet("caption", *options, "--format", "csv").out))
+    assert (row["caption"], row["confidence"]) == ("a cat is sitting", "0.3750")
+    assert [row[f"candidate_{rank}"] for rank in (1, 2, 3)] == ["a cat is sitting", "a dog is sitting", ""]
+    assert [row[f"probability_{rank}"] for rank in (1, 2, 3)] == ["0.25", "0.125", ""]
 
 
 def test_the_options_for_frames_and_random_picks_are_obeyed(picknet: Picknet, clips: Path, model_folder: Path) -> None:
@@ -366,6 +408,74 @@ def test_evaluate_prints_one_result_line_by_line_and_draws_its_picks(
         assert picture.format == "PNG"
 
 
+def test_pickers_that_take_a_number_on_average_are_told_it_by_k(
+    picknet: Picknet, clips: Path, model_folder: Path
+) -> None:
+    def picks(*options: object) -> list[int]:
+        _, out, _ = picknet("caption", clips / "cat.mp4", "--model", model_folder, "--format", "json", *options)
+        return [pick["index"] for pick in json.loads(out)["picks"]]
+
+    assert picks("--picker", "every", "--k", 4) == [3, 11, 18, 26]  # 30 frames: every 7.5th
+    assert picks("--picker", "every", "--k", 2, "--frames", 10) == [2, 7]
+    assert picks("--picker", "every") == [2, 7, 12, 17, 22, 27]
+    assert picks("--picker", "coin", "--k", 1) == [0]
+    assert picks("--picker", "coin", "--k", 30) == list(range(30))
+    assert picks("--picker", "coin", "--k", 99, "--frames", 1) == [0]
+    # Frames differ in the upper half alone, by at most 127 grey values on average.
+    assert picks("--picker", "scene", "--change", 200) == [0]
+    assert len(picks("--picker", "scene", "--change", 0)) > 20
+
+
+def test_evaluate_tells_the_change_and_draws_examples(
+    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    options = ("--data", data, "--dataset", "folder", "--split", "all", "--model", model_folder, "--format", "json")
+    code, out, err = picknet(
+        "evaluate", *options, "--picker", "scene", "--change", 12.5, "--examples", tmp_path / "examples.png"
+    )
+    assert (code, err) == (0, "")
+    content = json.loads(out)
+    assert (content["picker"], content["k"], content["change"]) == ("scene", None, 12.5)
+    with Image.open(tmp_path / "examples.png") as picture:
+        assert (picture.format, picture.width) == ("PNG", 1600)
+
+
+def test_compare_prints_the_tables_and_writes_them_with_the_command(
+    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from picknet import comparison, judging
+
+    monkeypatch.setattr(judging, "KS", range(1, 3))
+    monkeypatch.setattr(judging, "NUM_DRAWS", 2)
+    monkeypatch.setattr(comparison, "NUM_RESAMPLES", 20)
+    (tmp_path / "dog.txt").write_text("dog\n")
+    (tmp_path / "rest.txt").write_text("cat\ngone\ntext\n")
+    folds = ("--model", model_folder, "--clips", tmp_path / "dog.txt")
+    folds += ("--model", model_folder, "--clips", tmp_path / "rest.txt")
+    options = ("--data", data, "--dataset", "folder", "--split", "all", *folds, "--subsets", 2, "--seed", 3)
+    code, out, err = picknet("compare", *options, "--out", tmp_path / "out", "--cache", tmp_path / "cache")
+    assert (code, err) == (0, "")
+    assert out.startswith("2 models on folder all: 2 clips, beam 1, seed 3.\n")
+    assert "- gone: no video named gone\n" in out
+    written = (tmp_path / "out" / "comparison.md").read_text()
+    told = f"--model {model_folder} --clips {tmp_path}/dog.txt --model {model_folder} --clips {tmp_path}/rest.txt"
+    told = f"--data {data} --dataset folder --split all {told} --beam 1 --subsets 2 --seed 3"
+    assert f"$ picknet compare {told}\n" in written
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_report_writes_its_page_and_names_it(picknet: Picknet, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "metrics.csv").write_text("stage,epoch,loss,val_cider,val_picks\nsupervision,1,3.5,42.0,6.0\n")
+    code, out, err = picknet("report", run, "--out", tmp_path / "report")
+    assert (code, out, err) == (0, f"{tmp_path}/report/report.md\n", "")
+    assert "| supervision |    1 |          1 |  42.0 |" in (tmp_path / "report" / "report.md").read_text()
+    code, out, err = picknet("report", tmp_path, "--out", tmp_path / "other")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"picknet: {tmp_path}: is no run folder: it has none of origin.json")
+
+
 def test_a_failed_meteor_is_a_note_and_not_the_end(
     picknet: Picknet, data: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,6 +496,91 @@ def test_data_without_a_clip_of_the_split_is_one_line(picknet: Picknet, data: Pa
     code, out, err = picknet("evaluate", "--data", data, "--dataset", "folder", "--split", "test")
     assert (code, out) == (1, "")
     assert err == f"picknet: {data}/captions.json: no clip of the test split (there are: train, val, all)\n"
+
+
+# --- calibrate ---
+
+
+@pytest.fixture
+def calibratable(
+    clips: Path, tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, Path]:
+    """A copy of the tiny model, and 40 clips; it is sure of the right caption of every other one, and unsure of a
+    wrong one of the rest."""
+    data = tmp_path / "data"
+    (data / "videos").mkdir(parents=True)
+    captions = {}
+    for number in range(40):
+        shutil.copy(clips / "dog.mkv", data / "videos" / f"{number:02}.mkv")
+        captions[f"{number:02}"] = [f"dog {number:02} is running"]
+    (data / "captions.json").write_text(json.dumps(captions | {"gone": ["a man"]}))
+
+    def caption(captioner: object, video: Path) -> Caption:
+        number = Path(video).stem
+        text, total = (f"dog {number} is running", -2.5) if int(number) % 2 else ("a cat is sitting", -7.5)
+        return Caption(text, (Pick(0, 0.0),), 12, str(video), "tiny", None, total)
+
+    monkeypatch.setattr("picknet.captioner.Captioner.caption", caption)
+    return shutil.copytree(model_folder, tmp_path / "model"), data
+
+
+def test_calibrate_tells_how_good_the_confidence_is_and_keeps_it_in_the_card(
+    picknet: Picknet, calibratable: tuple[Path, Path]
+) -> None:
+    model, data = calibratable
+    code, out, err = picknet("calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all")
+    assert (code, err) == (0, "")
+    # In each fold there are two captions of each kind, so 18 of each are fitted: 19/20 and 1/20.
+    assert out.splitlines() == [
+        f"{model} on folder all: 40 clips, 20 of them with a good caption (CIDEr above 0.5)",
+        "AUC                         1.000",
+        "expected calibration error  0.050  (10-fold cross-validation, 5 bins of equal width)",
+        "  confidence 0.05: 0.00 good of 20 clips",
+        "  confidence 0.95: 1.00 good of 20 clips",
+        "missing 1 clip:",
+        "  gone: no video named gone",
+        f"written to {model}/card.json",
+    ]
+    kept = json.loads((model / "card.json").read_text())
+    assert kept["trained_on"] == "nothing"
+    assert kept["confidence"] | {"bias": 0, "slope": 0} == {
+        "bias": 0, "slope": 0, "good": "CIDEr above 0.5", "clips": 40, "good_clips": 20, "ece": 0.05, "auc": 1.0,
+        "split": "folder all",
+    }  # fmt: skip
+    _, told, _ = picknet("info", model)
+    assert "\nconfidence.ece         0.05\n" in told
+    _, again, _ = picknet(
+        "calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all", "--format", "json"
+    )
+    content = json.loads(again)
+    assert content["missing"] == [{"clip": "gone", "reason": "no video named gone"}]
+    assert [bin["num_clips"] for bin in content["bins"]] == [20, 20]
+    assert (content["model"], content["slope"]) == (str(model), kept["confidence"]["slope"])
+
+
+def test_clips_that_no_confidence_can_be_fitted_on_leave_the_card_alone(
+    picknet: Picknet, calibratable: tuple[Path, Path]
+) -> None:
+    model, data = calibratable
+    (data / "captions.json").write_text(json.dumps({f"{number:02}": ["two men"] for number in range(3)}))
+    code, out, err = picknet("calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all")
+    assert (code, out) == (1, "")
+    assert err.startswith("picknet: 0 good and 3 bad captions (good: CIDEr above 0.5): at least 10 of each kind")
+    assert json.loads((model / "card.json").read_text()) == {"trained_on": "nothing"}
+
+
+def test_a_model_that_cannot_be_written_is_told_before_any_clip_is_captioned(
+    picknet: Picknet, calibratable: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**options: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", f"{options['dir']}/new")
+
+    model, data = calibratable
+    monkeypatch.setattr("picknet.files.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("picknet.captioner.Captioner.caption", lambda *_: pytest.fail("captioned"))
+    code, out, err = picknet("calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all")
+    assert (code, out) == (1, "")
+    assert err == f"picknet: {model}/card.json: cannot be written (Read-only file system)\n"
 
 
 # --- train and export ---
@@ -419,9 +614,11 @@ def test_train_hands_on_what_it_was_told_and_prints_a_line_an_epoch(
     )  # fmt: skip
     assert code == 0
     assert (trained["config"].seed, trained["config"].reward.penalty, trained["config"].beam) == (3, -2.0, 4)
-    assert (trained["data"], trained["out"], trained["cache"]) == (tmp_path, Path("RUN"), Path("CACHE"))
-    assert (trained["dataset"], trained["stages"]) == ("msvd", ("supervision", "adaptation"))
+    assert trained["data"] == (DataFolder("msvd", tmp_path),)
+    assert (trained["out"], trained["cache"]) == (Path("RUN"), Path("CACHE"))
+    assert trained["stages"] == ("supervision", "adaptation")
     assert (trained["start"], trained["resume"], trained["device"]) == (None, False, "cpu")
+    assert (trained["fold"], trained["judges"]) == (None, ())
     assert out.splitlines() == [
         "train: 2 clips looked at",
         "supervision 1/2: loss 2.51, val cider 31.25, val picks 30, best 31.25",
@@ -435,9 +632,27 @@ def test_fine_tuning_takes_the_models_own_settings_and_a_folder_of_ones_own(
 ) -> None:
     code, _, _ = picknet("train", "--from", model_folder, "--data", tmp_path, "--out", "RUN", "--set", "seed=7")
     assert code == 0
-    assert (trained["dataset"], trained["start"]) == ("folder", model_folder)
+    assert (trained["data"], trained["start"]) == ((DataFolder("folder", tmp_path),), model_folder)
     assert trained["stages"] == ("adaptation",)
     assert (trained["config"].model.image_size, trained["config"].seed) == (64, 7)
+
+
+def test_train_takes_several_data_sets_a_fold_and_its_judges(
+    picknet: Picknet, tmp_path: Path, trained: dict[str, Any]
+) -> None:
+    config = tmp_path / "small.toml"
+    config.write_text("seed = 3\n")
+    for name in ("pictures", "videos"):
+        (tmp_path / name).mkdir()
+    code, _, _ = picknet(
+        "train", config, "--data", f"coco={tmp_path}/pictures", "--data", f"msrvtt={tmp_path}/videos", "--out", "RUN",
+        "--fold", "2/5", "--judge", "A", "--judge", "B",
+    )  # fmt: skip
+    assert code == 0
+    assert trained["data"] == (DataFolder("coco", tmp_path / "pictures"), DataFolder("msrvtt", tmp_path / "videos"))
+    assert (str(trained["fold"]), trained["judges"]) == ("2/5", [Path("A"), Path("B")])
+    code, _, err = picknet("train", config, "--data", tmp_path, "--out", "RUN", "--fold", "6/5")
+    assert (code, err) == (1, "picknet: --fold 6/5: expected as in 1/5, the first of five\n")
 
 
 def test_a_resumed_run_goes_on_with_its_own_settings(
@@ -515,7 +730,7 @@ def test_help_answers_at_once_and_loads_nothing_heavy() -> None:
         seconds.append(time.perf_counter() - start)
     print(f"picknet --help: {min(seconds):.2f} s")
     assert min(seconds) < 2
-    for command in ("caption", "pick", "evaluate", "train", "export", "info"):
+    for command in ("caption", "pick", "evaluate", "calibrate", "train", "export", "info"):
         assert f" {command} " in done.stdout
     code = "import sys, picknet.cli; print({'numpy', 'av', 'openvino', 'torch', 'PIL'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -537,10 +752,36 @@ def test_version_and_the_bare_command(picknet: Picknet) -> None:
         (["caption"], "Missing argument 'FILE"),
         (["caption", "a.mp4", "--bem", "3"], "No such option: --bem"),
         (["caption", "a.mp4", "--beam", "0"], "Invalid value for '--beam': "),
+        (["caption", "a.mp4", "--candidates", "0"], "Invalid value for '--candidates': "),
+        (["caption", "a.mp4", "--candidates", "51"], "Invalid value for '--candidates': "),
+        (["calibrate", "--data", "."], "Missing option '--model'"),
         (["caption", "a.mp4", "--picker", "best"], "Invalid value for '--picker': "),
         (["evaluate", "--data", ".", "--histograms", "h.pdf"], "--histograms h.pdf: a picture ends in .png, .jpg"),
         (["captoin", "a.mp4"], "No such command 'captoin'. Did you mean 'caption'? (see picknet --help)"),
-        (["caption", "a.mp4", "--k", "3"], "--k 3: means nothing to picknet; uniform, random and kmeans take a k"),
+        (
+            ["caption", "a.mp4", "--k", "3"],
+            "--k 3: means nothing to picknet; uniform, random, kmeans, every and coin take a k",
+        ),
+        (
+            ["evaluate", "--data", ".", "--picker", "coin", "--change", "9"],
+            "--change 9: means nothing to coin; scene takes it",
+        ),
+        (
+            ["evaluate", "--data", ".", "--examples", "e.png", "--picker", "all", "--picker", "picknet"],
+            "--examples e.png: one picture shows one picker, not 2",
+        ),
+        (
+            ["evaluate", "--data", ".", "--examples", "e.gif"],
+            "--examples e.gif: a picture ends in .png, .jpg, .jpeg, .webp",
+        ),
+        (
+            ["compare", "--data", ".", "--model", "a", "--model", "b", "--clips", "c.txt"],
+            "2 models and 1 list of clips: each --model judges the clips of one --clips",
+        ),
+        (
+            ["compare", "--data", ".", "--clips", "c.txt", "--clips", "d.txt"],
+            "1 model and 2 lists of clips: each --model judges the clips of one --clips",
+        ),
         (["train", "no.toml", "--data", ".", "--out", "RUN"], "no.toml: cannot be read (No such file or directory)"),
     ],
 )

@@ -7,11 +7,13 @@ for Ctrl-C.
 
 import contextlib
 import csv
+import dataclasses
 import glob
 import io
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,13 +30,15 @@ if TYPE_CHECKING:
 
     from picknet.captioner import Caption, Captioner
     from picknet.config import Config
-    from picknet.evaluation import Evaluation
-    from picknet.figures import Thumbnail
+    from picknet.evaluation import Evaluation, Example
+    from picknet.figures import Strip, Thumbnail
     from picknet.picking import Pick, Picker
     from picknet.video import Frame
 
 DEFAULT_K = 6
 """The paper's k: PickNet's average number of picks on MSVD."""
+DEFAULT_CHANGE = 30.0
+"""Grey values: about 6 picks of a clip of MSVD, too."""
 
 # Click's own class, wherever this version of Typer keeps its Click.
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
@@ -64,12 +68,17 @@ class PickerName(StrEnum):
     uniform = "uniform"
     random = "random"
     kmeans = "kmeans"
+    every = "every"
+    coin = "coin"
+    scene = "scene"
     all = "all"
 
 
 class DatasetName(StrEnum):
     msvd = "msvd"
     msrvtt = "msrvtt"
+    coco = "coco"
+    flickr8k = "flickr8k"
     folder = "folder"
 
 
@@ -85,10 +94,6 @@ class StageName(StrEnum):
     reinforcement = "reinforcement"
     adaptation = "adaptation"
     refinement = "refinement"
-
-
-FINE_TUNING = (StageName.adaptation,)
-"""The stages of --from: picker and captioner are trained already, and go on together."""
 
 
 class DeviceName(StrEnum):
@@ -116,9 +121,19 @@ OnePicker = Annotated[
 ]
 K = Annotated[
     int | None,
-    typer.Option(min=1, help=f"Picks of uniform and kmeans ({DEFAULT_K}) and random (about half the frames)."),
+    typer.Option(
+        min=1,
+        help=f"Picks of uniform, kmeans ({DEFAULT_K}) and random (about half the frames); "
+        f"on average, of every n-th and coin ({DEFAULT_K}).",
+    ),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="For random and kmeans.")]
+Change = Annotated[
+    float | None,
+    typer.Option(
+        min=0, max=255, help=f"scene: the difference to the last pick above which one is made ({DEFAULT_CHANGE:g})."
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, help="For random, kmeans and coin.")]
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -205,6 +220,10 @@ def caption(
         list[str], typer.Argument(metavar="FILE", help="Videos, folders of videos, or patterns such as 'clips/*.mp4'.")
     ],
     format: Annotated[CaptionFormat, typer.Option(help="json: one object a line.")] = CaptionFormat.text,
+    candidates: Annotated[
+        int | None,
+        typer.Option(min=1, max=50, help="So many different sentences, best first, with their probabilities."),
+    ] = None,
     sheet: Annotated[
         Path | None,
         typer.Option(help="Write the contact sheet: a picture's name for one video, a folder for any number."),
@@ -212,12 +231,13 @@ def caption(
     model: Model = None,
     picker: OnePicker = PickerName.picknet,
     k: K = None,
+    change: Change = None,
     beam: Beam = None,
     frames: Frames = None,
     seed: Seed = 0,
 ) -> None:
     """Write a sentence about each video."""
-    _check_k([picker], k)
+    _check_numbers([picker], k, change)
     videos, problems = _find_videos(files)
     sheets = _sheet_paths(sheet, videos) if sheet else [None] * len(videos)
     for problem in problems:
@@ -229,20 +249,23 @@ def caption(
     from picknet.video import UnreadableVideo
 
     captioner = load(model)
-    chosen = _picker(picker, k=k, seed=seed, captioner=lambda: captioner)
+    chosen = _picker(picker, k=k, change=change, frames=frames, seed=seed, captioner=lambda: captioner)
     num_failed = len(problems)
     if format is CaptionFormat.csv:
-        _print_csv(["video", "caption", "picks", "seconds", "frames_seen", "model"])
+        numbered = [f"{name}_{rank + 1}" for rank in range(candidates or 0) for name in ("candidate", "probability")]
+        _print_csv(["video", "caption", "confidence", "picks", "seconds", "frames_seen", "model", *numbered])
     with _progress("captioning", len(videos)) as tick:
         for video, sheet_path in zip(videos, sheets, strict=True):
             watched = _Watched(chosen) if sheet_path else None
             try:
-                result = captioner.caption(video, picker=watched or chosen, beam=beam, num_frames=frames)
+                result = captioner.caption(
+                    video, picker=watched or chosen, beam=beam, num_frames=frames, candidates=candidates or 1
+                )
             except (UnreadableVideo, NothingToCaption) as error:
                 _say(str(error))
                 num_failed += 1
             else:
-                _print_caption(result, format=format, named=len(videos) > 1)
+                _print_caption(result, format=format, named=len(videos) > 1, num_candidates=candidates or 0)
                 if result.damage:
                     _say(f"{video}: {result.damage}; captioned what could be read")
                 if watched and sheet_path:
@@ -259,12 +282,13 @@ def pick(
     budget: Annotated[int | None, typer.Option(min=1, help="At most so many picks: PickNet's most probable.")] = None,
     picker: OnePicker = PickerName.picknet,
     k: K = None,
+    change: Change = None,
     model: Model = None,
     frames: Frames = None,
     seed: Seed = 0,
 ) -> None:
     """Write the picked frames of a video as full-size pictures."""
-    _check_k([picker], k)
+    _check_numbers([picker], k, change)
     if budget and picker is not PickerName.picknet:
         raise BadUsage(f"--budget is for --picker picknet; {picker.value} takes --k")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -276,7 +300,9 @@ def pick(
 
     chosen = None
     if picker is not PickerName.picknet:
-        chosen = _picker(picker, k=k, seed=seed, captioner=lambda: captioner.load(model))
+        chosen = _picker(
+            picker, k=k, change=change, frames=frames, seed=seed, captioner=lambda: captioner.load(model)
+        )
     picked = captioner.pick(video, budget=budget, picker=chosen, model=model, num_frames=frames)
     rows = []
     for number, frame in enumerate(picked, start=1):
@@ -356,22 +382,35 @@ def _write_sheet(path: Path, frames: Sequence["Thumbnail"], result: "Caption") -
     save(contact_sheet(frames, result.picks, result.text, title=Path(result.video).name), path)
 
 
-def _print_caption(result: "Caption", *, format: CaptionFormat, named: bool) -> None:
+def _print_caption(result: "Caption", *, format: CaptionFormat, named: bool, num_candidates: int) -> None:
+    """Where candidates were asked for they are all shown, the caption among them."""
+    candidates = result.candidates if num_candidates else ()
     if format is CaptionFormat.json:
         content = {
             "video": result.video,
             "caption": result.text,
+            "confidence": result.confidence,
             "picks": [_pick_json(pick) for pick in result.picks],
             "frames_seen": result.frames_seen,
             "model": result.model,
         }
+        if candidates:
+            content["candidates"] = [{"caption": one.text, "probability": one.probability} for one in candidates]
         print(json.dumps(content | ({"damage": result.damage} if result.damage else {})), flush=True)
     elif format is CaptionFormat.csv:
         indices = " ".join(str(pick.index) for pick in result.picks)
         seconds = " ".join(f"{pick.seconds:.3f}" for pick in result.picks)
-        _print_csv([result.video, result.text, indices, seconds, result.frames_seen, result.model])
+        sure = "" if result.confidence is None else f"{result.confidence:.4f}"
+        numbered = [cell for one in candidates for cell in (one.text, f"{one.probability:.4g}")]
+        numbered += [""] * (2 * num_candidates - len(numbered))
+        _print_csv(
+            [result.video, result.text, sure, indices, seconds, result.frames_seen, result.model, *numbered]
+        )
     else:
-        print(f"{_shown(result.video)}: {result.text}" if named else result.text, flush=True)
+        name = f"{_shown(result.video)}: " if named else ""
+        sure = "" if result.confidence is None else f" (confidence {result.confidence:.2f})"
+        lines = [f"{one.probability:.4f}  {one.text}" for one in candidates] or [result.text]
+        print("\n".join([f"{name}{lines[0]}{sure}", *(name + line for line in lines[1:])]), flush=True)
 
 
 def _pick_json(pick: "Pick") -> dict[str, Any]:
@@ -401,29 +440,37 @@ def evaluate(
         ),
     ] = None,
     k: K = None,
+    change: Change = None,
     beam: Beam = None,
     frames: Frames = None,
     seed: Seed = 0,
     format: Annotated[ResultFormat, typer.Option(help="json: one object a line.")] = ResultFormat.text,
     captions: Annotated[Path | None, typer.Option(help="Write the captions to this JSON file.")] = None,
     histograms: Annotated[Path | None, typer.Option(help="Draw how many frames were picked and where.")] = None,
+    examples: Annotated[
+        Path | None, typer.Option(help="Draw 12 clips, evenly spread over the split, with picks and captions.")
+    ] = None,
 ) -> None:
     """Score a model on a data set."""
     names = list(dict.fromkeys(picker or [PickerName.picknet]))
-    _check_k(names, k)
-    if histograms and len(names) > 1:
-        raise BadUsage(f"--histograms {histograms}: one picture shows one picker, not {len(names)}")
+    _check_numbers(names, k, change)
+    pictures = {"--histograms": histograms, "--examples": examples}
+    for option, path in pictures.items():
+        if path and len(names) > 1:
+            raise BadUsage(f"{option} {path}: one picture shows one picker, not {len(names)}")
 
     import warnings
 
     from picknet import evaluation
     from picknet.captioner import load
     from picknet.datasets import load_split
-    from picknet.figures import FORMATS, pick_histograms, save
+    from picknet.evaluation import examples as chosen
+    from picknet.figures import FORMATS, example_sheet, pick_histograms, save
     from picknet.files import write_text
 
-    if histograms and histograms.suffix.lower() not in FORMATS:
-        raise BadUsage(f"--histograms {histograms}: a picture ends in {', '.join(FORMATS)}")
+    for option, path in pictures.items():
+        if path and path.suffix.lower() not in FORMATS:
+            raise BadUsage(f"{option} {path}: a picture ends in {', '.join(FORMATS)}")
     clips = load_split(data, dataset=dataset.value, split=split.value)
     captioner = load(model)
     rows = []
@@ -433,9 +480,12 @@ def evaluate(
                 row = evaluation.evaluate(
                     captioner,
                     clips,
-                    picker=_picker(name, k=k, seed=seed, captioner=lambda: captioner),
+                    picker=_picker(
+                        name, k=k, change=change, frames=frames, seed=seed, captioner=lambda: captioner
+                    ),
                     picker_name=name.value,
                     k=_k(name, k),
+                    change=_change(change) if name is PickerName.scene else None,
                     beam=beam,
                     num_frames=frames,
                     tick=tick,
@@ -461,6 +511,21 @@ def evaluate(
     if histograms:
         counted = pick_histograms(rows[0].pick_counts, rows[0].pick_positions, num_frames=rows[0].num_frames)
         save(counted, histograms)
+    if examples:
+        strips = [_strip(example, frames=rows[0].num_frames) for example in chosen(rows[0], clips)]
+        save(example_sheet(strips), examples)
+
+
+def _strip(example: "Example", *, frames: int) -> "Strip":
+    """The picked frames of an example, read from its video again."""
+    from picknet.figures import Strip, Thumbnail
+    from picknet.video import Video
+
+    picked = {pick.index for pick in example.caption.picks}
+    with Video(example.clip.path) as video:
+        seen = [Thumbnail.of(frame) for frame in video.sample_evenly(count=frames) if frame.index in picked]
+    note = f"{example.clip.name} · CIDEr {example.cider:.0f}"
+    return Strip(seen, example.caption.text, example.reference, note)
 
 
 def _result_text(row: "Evaluation") -> str:
@@ -484,49 +549,188 @@ def _result_text(row: "Evaluation") -> str:
 
 
 @app.command()
-def train(
+def calibrate(
+    model: Annotated[str, typer.Option(help="A model folder or a run folder; its card.json is written.")],
     data: Data,
+    dataset: Annotated[DatasetName, typer.Option(help="How the captions are stored.")] = DatasetName.msvd,
+    split: Annotated[SplitName, typer.Option(help="Which clips: some the model was not trained on.")] = SplitName.val,
+    format: Annotated[ResultFormat, typer.Option(help="json: one object.")] = ResultFormat.text,
+) -> None:
+    """Fit a model's confidence in its captions."""
+    from picknet import confidence
+    from picknet.captioner import NothingToCaption, load
+    from picknet.datasets import Missing, load_split
+    from picknet.files import write_text, written_whole
+    from picknet.video import UnreadableVideo
+
+    clips = load_split(data, dataset=dataset.value, split=split.value)
+    captioner = load(model)
+    card = captioner.runtime.folder / "card.json"
+    with written_whole(card) as same:  # minutes before the new card is there to be written, tell whether one can be
+        same.write_bytes(card.read_bytes())
+    said, missing = {}, list(clips.missing)
+    with _progress("captioning", len(clips.clips)) as tick:
+        for clip in clips.clips:
+            try:
+                result = captioner.caption(clip.path)
+            except (UnreadableVideo, NothingToCaption) as error:
+                missing.append(Missing(clip.name, str(error)))
+            else:
+                said[clip.name] = (result.text, result.log_probability)
+            tick()
+    fitted = confidence.calibrate(said, {clip.name: clip.captions for clip in clips.clips if clip.name in said})
+    kept = {**fitted.as_json(), "split": f"{dataset.value} {split.value}"}
+    write_text(card, json.dumps(captioner.runtime.card | {"confidence": kept}, indent=2, ensure_ascii=False) + "\n")
+    if format is ResultFormat.json:
+        bins = [dataclasses.asdict(one) for one in fitted.bins]
+        told = [{"clip": clip.name, "reason": clip.reason} for clip in missing]
+        print(json.dumps({"model": captioner.name, **kept, "bins": bins, "missing": told}))
+        return
+    print(
+        f"{captioner.name} on {kept['split']}: {_many(fitted.num_clips, 'clip')}, "
+        f"{fitted.num_good} of them with a good caption (CIDEr above {confidence.GOOD_CIDER})\n"
+        f"AUC                         {fitted.auc:.3f}\n"
+        f"expected calibration error  {fitted.ece:.3f}  ({confidence.NUM_FOLDS}-fold cross-validation, "
+        f"{confidence.NUM_BINS} bins of equal width)"
+    )
+    for one in fitted.bins:
+        print(f"  confidence {one.confidence:.2f}: {one.good:.2f} good of {_many(one.num_clips, 'clip')}")
+    if missing:
+        print(f"missing {_many(len(missing), 'clip')}:")
+        print("\n".join(f"  {clip.name}: {clip.reason}" for clip in missing))
+    print(f"written to {card}")
+
+
+@app.command()
+def compare(
+    data: Data,
+    dataset: Annotated[DatasetName, typer.Option(help="How the captions are stored.")] = DatasetName.msvd,
+    split: Annotated[SplitName, typer.Option(help="Which clips.")] = SplitName.val,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="As for evaluate; given several times, each judges the clips of the --clips beside it."),
+    ] = None,
+    clips: Annotated[
+        list[Path] | None, typer.Option(help="Only the clips that this text file names, one a line; for each model.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A folder for the tables and pictures.")] = None,
+    beam: Annotated[int, typer.Option(min=1, help="Beam width; greedy, as many captions are written.")] = 1,
+    subsets: Annotated[
+        int, typer.Option(min=0, help="Random subsets of each size that tell how much the choice matters; 0: none.")
+    ] = 100,
+    meteor: Annotated[bool, typer.Option("--meteor", help="METEOR too: 10 seconds for 100 captions.")] = False,
+    cache: Annotated[Path | None, typer.Option(help="A folder that keeps features for the next time.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="For pickers that draw, and the bootstrap.")] = 0,
+) -> None:
+    """Draw CIDEr against mean picks, for PickNet and its rivals."""
+    models: list[str | None] = [*model] if model else [None]
+    lists = clips or []
+    if len(lists) != len(models) and (lists or len(models) > 1):
+        told = f"{_many(len(models), 'model')} and {_many(len(lists), 'list')} of clips"
+        raise BadUsage(f"{told}: each --model judges the clips of one --clips")
+
+    import warnings
+
+    from picknet import comparison
+    from picknet.captioner import load
+    from picknet.datasets import load_split
+    from picknet.judging import only
+
+    whole = load_split(data, dataset=dataset.value, split=split.value)
+    parts = [only(whole, path) for path in lists] or [whole]
+    judges = [(load(name), part) for name, part in zip(models, parts, strict=True)]
+    num_clips = sum(len(part.clips) for part in parts)
+    with _progress("comparing", num_clips) as tick, warnings.catch_warnings(record=True) as warned:
+        result = comparison.compare(
+            judges, beam=beam, seed=seed, num_subsets=subsets, with_meteor=meteor, cache=cache, tick=tick
+        )
+    for warning in warned:
+        _say(str(warning.message))
+    print(comparison.markdown(result))
+    if out:
+        words = ["--data", str(data), "--dataset", dataset, "--split", split]
+        for number, name in enumerate(model or [""]):
+            words += ["--model", name] if name else []
+            words += ["--clips", str(lists[number])] if lists else []
+        words += ["--beam", str(beam), "--subsets", str(subsets), "--seed", str(seed)]
+        comparison.write(result, out, command=shlex.join(["picknet", "compare", *words]))
+
+
+@app.command()
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Run folders; those that differ by the seed alone are averaged.")
+    ],
+    out: Annotated[Path, typer.Option(help="A folder for report.md and the training curves.")],
+) -> None:
+    """Tell what training runs did: what each stage added, curves, cost."""
+    from picknet import report
+
+    report.write([report.read_run(run) for run in runs], out)
+    print(out / "report.md")
+
+
+@app.command()
+def train(
+    data: Annotated[
+        list[str],
+        typer.Option(metavar="[NAME=]DIR", help="A data folder; of several, each after its data set's name: coco=DIR."),
+    ],
     out: Annotated[Path, typer.Option(help="The run folder; the trained model will be its model/.")],
     config: Annotated[
         Path | None, typer.Argument(metavar="CONFIG.toml", help="The settings, as in configs/msvd.toml.")
     ] = None,
     dataset: Annotated[
-        DatasetName | None, typer.Option(help="How the captions are stored: msvd, and folder with --from.")
+        DatasetName | None,
+        typer.Option(help="The data set of a DIR without a name: msvd; with --from and no config: folder."),
     ] = None,
     stage: Annotated[
         list[StageName] | None,
-        typer.Option(metavar="STAGE", help=f"Only some of {', '.join(StageName)}; with --from: adaptation."),
+        typer.Option(
+            metavar="STAGE", help=f"Only some of {', '.join(StageName)}; with --from and no config: one of them."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another setting, as in reward.penalty=-2.")
     ] = None,
     start: Annotated[str | None, typer.Option("--from", help="Go on from this model, with its words.")] = None,
+    fold: Annotated[
+        str | None, typer.Option(metavar="K/N", help="Validate on the K-th of N parts of the training clips.")
+    ] = None,
+    judge: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RUN", help="Runs of folds, which reward PickNet on the clips they were validated on."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     device: Annotated[DeviceName, typer.Option(help="Where to train.")] = DeviceName.auto,
     cache: Annotated[Path | None, typer.Option(help="Where features are kept; by default beside the run.")] = None,
 ) -> None:
     """Train the paper's three stages, and refinement where the config asks for it."""
-    from picknet.captioner import load
+    from picknet.captioner import find_model
+    from picknet.datasets import data_folders
 
-    start_folder = load(start).runtime.folder if start else None
+    start_folder = find_model(start)[1] if start else None
     read = _read_config(config, settings or [], start=start_folder, run=out if resume else None)
-    default = DatasetName.folder if start else DatasetName.msvd
+    default = DatasetName.folder if start and not config else DatasetName.msvd
+    folders = data_folders(data, (dataset or default).value)
     with _train_extra(), _TrainingWatch() as watch:
         from picknet import training
 
         model = training.train(
             read,
-            data=data,
+            data=folders,
             out=out,
-            dataset=(dataset or default).value,
-            stages=tuple(name.value for name in stage or (FINE_TUNING if start else StageName)),
+            stages=tuple(name.value for name in stage or (_fine_tuning(read) if start and not config else StageName)),
             start=start_folder,
+            fold=training.Fold.parse(fold) if fold else None,
+            judges=judge or (),
             resume=resume,
             device=device.value,
             cache=cache,
             report=watch.report,
             seen=watch.seen,
             note=_say,
+            command=shlex.join(["picknet", *sys.argv[1:]]),
         )
     print(f"{model}: trained; try picknet caption VIDEO --model {out}")
 
@@ -542,6 +746,11 @@ def _read_config(path: Path | None, settings: Sequence[str], *, start: Path | No
     if path is None:
         raise BadUsage("which settings? Name a config file, as in configs/msvd.toml, or a model to go on from: --from")
     return load_config(path, settings)
+
+
+def _fine_tuning(config: "Config") -> tuple[StageName]:
+    """The stage in which a trained model goes on: adaptation, or supervision where the model knew no adaptation."""
+    return (StageName.adaptation if config.adaptation.epochs else StageName.supervision,)
 
 
 class _TrainingWatch:
@@ -666,15 +875,35 @@ def _flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object
 # --- Pickers and progress ---
 
 
-def _picker(name: PickerName, *, k: int | None, seed: int, captioner: "Callable[[], Captioner]") -> "Picker":
+def _picker(
+    name: PickerName,
+    *,
+    k: int | None,
+    change: float | None,
+    frames: int | None,
+    seed: int,
+    captioner: "Callable[[], Captioner]",
+) -> "Picker":
     """The picker of this name; picknet and kmeans are those of a captioner."""
     from picknet import picking
+
+    def distance() -> float:
+        """How far apart k frames are, of as many as are sampled."""
+        return max((frames or captioner().config.video.num_frames) / (k or DEFAULT_K), 1.0)
+
+    def coin() -> "Picker":
+        # The first frame is one of the k; the others share what is left.
+        rest = (frames or captioner().config.video.num_frames) - 1
+        return picking.CoinPicker(min(((k or DEFAULT_K) - 1) / max(rest, 1), 1.0), seed=seed)
 
     pickers: dict[PickerName, Callable[[], Picker]] = {
         PickerName.picknet: lambda: captioner().picker,
         PickerName.uniform: lambda: picking.UniformPicker(k or DEFAULT_K),
         PickerName.random: lambda: picking.RandomPicker(k, seed=seed) if k else picking.CoinPicker(seed=seed),
         PickerName.kmeans: lambda: picking.KMeansPicker(k or DEFAULT_K, features=captioner().feature, seed=seed),
+        PickerName.every: lambda: picking.EveryNthPicker(distance()),
+        PickerName.coin: coin,
+        PickerName.scene: lambda: picking.SceneChangePicker(_change(change)),
         PickerName.all: picking.AllPicker,
     }
     return pickers[name]()
@@ -682,14 +911,21 @@ def _picker(name: PickerName, *, k: int | None, seed: int, captioner: "Callable[
 
 def _k(name: PickerName, k: int | None) -> int | None:
     """How many frames this picker is told to pick; None where it decides."""
-    if name in (PickerName.picknet, PickerName.all):
+    if name in (PickerName.picknet, PickerName.scene, PickerName.all):
         return None
     return k if name is PickerName.random else k or DEFAULT_K
 
 
-def _check_k(names: Sequence[PickerName], k: int | None) -> None:
+def _change(change: float | None) -> float:
+    return DEFAULT_CHANGE if change is None else change
+
+
+def _check_numbers(names: Sequence[PickerName], k: int | None, change: float | None) -> None:
+    told = " and ".join(names)
     if k and all(_k(name, k) is None for name in names):
-        raise BadUsage(f"--k {k}: means nothing to {' and '.join(names)}; uniform, random and kmeans take a k")
+        raise BadUsage(f"--k {k}: means nothing to {told}; uniform, random, kmeans, every and coin take a k")
+    if change is not None and PickerName.scene not in names:
+        raise BadUsage(f"--change {change:g}: means nothing to {told}; scene takes it")
 
 
 @contextlib.contextmanager

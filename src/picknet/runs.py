@@ -6,18 +6,20 @@ import dataclasses
 import json
 import math
 import platform
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from picknet.config import CaptioningConfig, Config, ReinforcementConfig, load_config, to_toml
+from picknet.config import CaptioningConfig, Config, SamplingConfig, SupervisionConfig, load_config, to_toml
 from picknet.errors import PicknetError
 from picknet.files import UnwritableFile, write_text, written_whole
 from picknet.model import Network
@@ -36,12 +38,21 @@ SAVE_SECONDS = 20.0
 
 MAX_GRADIENT_NORM = 5.0
 
-METRICS = ("stage", "epoch", "loss", "reward", "language", "diversity", "picks", "val_cider", "val_picks")
+METRICS = ("stage", "epoch", "loss", "reward", "language", "diversity", "picks", "val_cider", "val_picks", "seconds")
 
-StageConfig = CaptioningConfig | ReinforcementConfig
+StageConfig = CaptioningConfig | SamplingConfig
 
-Step = Callable[[Tensor, dict[str, Tensor]], None]
-"""Takes a batch's loss and what was measured on the way, and moves the weights."""
+class Batch(Protocol):
+    """What a step learns from, which can be cut in parts where memory is short."""
+
+    def __len__(self) -> int: ...
+
+    def parts(self, count: int) -> "Sequence[Batch]":
+        """At most `count` parts that together are the batch."""
+
+
+Step = Callable[[Any, Callable[[Any], tuple[Tensor, dict[str, Tensor]]]], None]
+"""Takes a batch and what gives its loss and other figures, and moves the weights."""
 
 TrainEpoch = Callable[[int, Step, np.random.Generator, torch.Generator], None]
 """Goes through the data once: (epoch, step, order of the data, chance on the device)."""
@@ -84,8 +95,16 @@ class Progress:
 class Run:
     """A run folder. It goes on from wherever it was stopped."""
 
-    def __init__(self, folder: Path, config: Config, device: torch.device, report: Report) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: Config,
+        device: torch.device,
+        report: Report,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.folder, self.config, self.device, self.report = folder, config, device, report
+        self.portions = Portions(note)
         self._board: SummaryWriter | None = None
 
     def stage(
@@ -114,9 +133,14 @@ class Run:
             dropout_seed, device_seed = (int(draw) for draw in seed.generate_state(2, np.uint32))
             torch.manual_seed(dropout_seed)
             generator = torch.Generator(self.device).manual_seed(device_seed)
-            for group in weights.optimiser.param_groups:
-                group["lr"] = learning_rate(stage, epoch)
-            learner = Learner(weights, decay=decay, steps=progress.steps)
+            begun_at = time.monotonic()
+            learner = Learner(
+                weights,
+                decay=decay,
+                steps=progress.steps,
+                share=partial(rate_share, stage, epoch),
+                portions=self.portions,
+            )
             network.train()
             network.cnn.eval()
             train_epoch(epoch, learner.step, np.random.default_rng(seed), generator)
@@ -130,6 +154,7 @@ class Run:
             if figures["score"] >= progress.best_figures["score"]:
                 progress = progress.with_best(epoch + 1, figures, weights)
             facts |= {key: figures[key] for key in ("val_cider", "val_picks")}
+            facts["seconds"] = time.monotonic() - begun_at
             self._log(name, epoch + 1, facts)
             if epoch + 1 == stage.epochs or time.monotonic() - saved_at > SAVE_SECONDS:
                 self._save(name, progress, weights)
@@ -145,7 +170,7 @@ class Run:
             return
         done = {str(name): _progress(checkpoint(self.folder, name, "last"))["epochs"] for name in STAGES}
         with path.open(newline="", encoding="utf-8") as file:
-            whole = (row for row in csv.DictReader(file) if row["val_picks"])  # a kill may have cut the last row
+            whole = (row for row in csv.DictReader(file) if None not in row.values())  # a kill may cut the last row
             rows = [row for row in whole if int(row["epoch"]) <= done[row["stage"]]]
         with written_whole(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, METRICS)
@@ -159,9 +184,14 @@ class Run:
         for module in trained:
             module.requires_grad_(True)
         parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        by_rate: dict[float, list[nn.Parameter]] = {}
+        for key, parameter in parameters.items():
+            rate = stage.learning_rate
+            if isinstance(stage, SupervisionConfig) and key.startswith("cnn."):
+                rate = stage.cnn_learning_rate
+            by_rate.setdefault(rate, []).append(parameter)
         optimiser = torch.optim.AdamW(
-            parameters.values(),
-            lr=stage.learning_rate,
+            [{"params": group, "full_rate": rate} for rate, group in by_rate.items()],
             weight_decay=stage.weight_decay,
             fused=self.device.type == "cuda",
         )
@@ -228,20 +258,48 @@ class Run:
         self._board.flush()
 
 
+class Portions:
+    """In how many parts batches are learned from, so that they fit the GPU: more whenever its memory runs out."""
+
+    def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
+        self.count = 1
+        self._note = note
+
+    def halve(self, size: int) -> None:
+        if self.count >= size:
+            raise BadRun("the GPU's memory does not hold even one clip of a batch; try a smaller model.image_size")
+        self.count *= 2
+        torch.cuda.empty_cache()
+        self._note(f"the GPU's memory ran out: batches are learned from in {self.count} parts from now on")
+
+
 class Learner:
     """One epoch's steps: the optimiser, the moving average, and the means of what was measured."""
 
-    def __init__(self, weights: Weights, *, decay: float, steps: int) -> None:
-        self.weights, self.decay, self.steps = weights, decay, steps
+    def __init__(
+        self,
+        weights: Weights,
+        *,
+        decay: float,
+        steps: int,
+        share: Callable[[int], float],
+        portions: "Portions | None" = None,
+    ) -> None:
+        self.weights, self.decay, self.steps, self.share = weights, decay, steps, share
+        self.portions = portions or Portions()
         self._sums: dict[str, Tensor] = {}
         self._first = steps
 
-    def step(self, loss: Tensor, facts: dict[str, Tensor]) -> None:
+    def step(self, batch: Batch, loss_of: Callable[[Any], tuple[Tensor, dict[str, Tensor]]]) -> None:
         trained: list[Tensor] = list(self.weights.trained.values())
         averaged: list[Tensor] = list(self.weights.averaged.values())
-        self.weights.optimiser.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
+        facts = self._gradients(batch, loss_of)
+        while facts is None:
+            self.portions.halve(len(batch))
+            facts = self._gradients(batch, loss_of)
         nn.utils.clip_grad_norm_(trained, MAX_GRADIENT_NORM)
+        for group in self.weights.optimiser.param_groups:
+            group["lr"] = group["full_rate"] * self.share(self.steps)
         self.weights.optimiser.step()
         if self.decay:
             # Early on the average follows closely, so that it is not held back by the first weights.
@@ -252,18 +310,38 @@ class Learner:
         for key, value in facts.items():
             self._sums[key] = self._sums.get(key, torch.zeros_like(value)) + value
 
+    def _gradients(
+        self, batch: Batch, loss_of: Callable[[Any], tuple[Tensor, dict[str, Tensor]]]
+    ) -> dict[str, Tensor] | None:
+        """The gradients of a batch, part by part, and what was measured; None where memory ran out."""
+        self.weights.optimiser.zero_grad(set_to_none=True)
+        facts: dict[str, Tensor] = {}
+        try:
+            for part in batch.parts(self.portions.count):
+                loss, figures = loss_of(part)
+                measured = {"loss": loss.detach()} | figures
+                share = len(part) / len(batch)
+                torch.autograd.backward(loss * share)
+                for key, value in measured.items():
+                    facts[key] = facts.get(key, torch.zeros_like(value)) + value * share
+        except torch.OutOfMemoryError:
+            return None  # only once this frame is left, with all its tensors, is there memory again
+        return facts
+
     def means(self) -> dict[str, float]:
         return {key: float(total) / (self.steps - self._first) for key, total in self._sums.items()}
 
 
-def learning_rate(stage: StageConfig, epoch: int) -> float:
-    """The learning rate of an epoch."""
-    if stage.schedule == "constant":
-        return stage.learning_rate
-    return stage.learning_rate * 0.5 * (1 + math.cos(math.pi * epoch / stage.epochs))
+def rate_share(stage: StageConfig, epoch: int, steps: int) -> float:
+    """The share of the full learning rate in an epoch, after so many steps of the stage."""
+    share = 1.0 if stage.schedule == "constant" else 0.5 * (1 + math.cos(math.pi * epoch / stage.epochs))
+    warmup_steps = stage.warmup_steps if isinstance(stage, SupervisionConfig) else 0
+    return share * min(1.0, (steps + 1) / (warmup_steps + 1))
 
 
-def claim(folder: Path, config: Config, origin: dict[str, str | None], *, resume: bool) -> None:
+def claim(
+    folder: Path, config: Config, origin: dict[str, str | None], *, resume: bool, command: str | None = None
+) -> None:
     """Make the run folder, or check that it is this run's; `origin` is what it starts from beside its config."""
     written = folder / "config.toml"
     if not written.exists():
@@ -271,7 +349,7 @@ def claim(folder: Path, config: Config, origin: dict[str, str | None], *, resume
             raise BadRun(f"{folder}: no run to resume here; leave --resume out to start one")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadRun(f"{folder}: is there already and is no run folder; name a new folder")
-        write_text(folder / "versions.json", json.dumps(_versions(), indent=2) + "\n")
+        write_text(folder / "versions.json", json.dumps(_versions(command), indent=2) + "\n")
         write_text(folder / "origin.json", json.dumps(origin, indent=2) + "\n")
         write_text(written, to_toml(config))
         return
@@ -283,8 +361,8 @@ def claim(folder: Path, config: Config, origin: dict[str, str | None], *, resume
         old, new = next((old, new) for old, new in lines if old != new)
         raise BadRun(f"{folder}: was begun with other settings ('{old}', now '{new}'); name a new folder")
     begun = json.loads((folder / "origin.json").read_text(encoding="utf-8"))
-    if begun != origin:
-        changed = [key for key in origin if begun.get(key) != origin[key]]
+    changed = [key for key in origin if begun.get(key) != origin[key]]  # an older version told less
+    if changed:
         told = ", ".join(f"{key}: {begun.get(key)}, now {origin[key]}" for key in changed)
         raise BadRun(f"{folder}: was begun otherwise ({told}); give the same command again, with --resume added")
 
@@ -328,11 +406,27 @@ def card(folder: Path) -> dict[str, Any]:
     return {"stages": stages, "clips": counts, "versions": versions}
 
 
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version(), "machine": platform.machine()}
+def _versions(command: str | None) -> dict[str, str]:
+    """What made the run: the command, the commit where the code is a checkout, and the packages."""
+    versions = {"command": command} if command else {}
+    if commit := _commit():
+        versions["commit"] = commit
+    versions |= {"python": platform.python_version(), "machine": platform.machine()}
     for package in ("picknet", "torch", "numpy", "av", "safetensors", "onnx"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = "unknown"
     return versions
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this file is in, with a + where it was changed since; None outside of one."""
+    here = Path(__file__).parent
+    try:
+        git = partial(subprocess.run, cwd=here, capture_output=True, text=True, check=True, timeout=10)
+        commit = git(["git", "rev-parse", "--short", "HEAD"]).stdout.strip()
+        changed = git(["git", "status", "--porcelain", "--untracked-files=no", "--", "."]).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{commit}+" if changed else commit
