@@ -9,7 +9,6 @@ import torch
 import picknet
 from picknet.captioner import DEFAULT_MODEL, SHIPPED
 from picknet.export import load_network
-from picknet.model import gather_picked
 from picknet.video import Video
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,10 +55,8 @@ def test_graphs_and_pytorch_pick_the_same_frames_and_write_the_same_words(path, 
         picked = torch_network.picknet.walk(glances, torch.tensor([len(frames)])).picked
         chosen = [frame for frame, pick in zip(frames, picked[0].tolist(), strict=True) if pick]
         pixels = torch.from_numpy(np.stack([frame.pixels(config.model.image_size) for frame in chosen]))
-        features = torch.zeros(1, len(frames), torch_network.cnn.feature_size)
-        features[0, picked[0]] = torch_network.cnn(pixels)
-        video_code = torch_network.encoder(*gather_picked(features, picked))
-        words = torch_network.decoder.write(video_code, max_words=config.text.max_words)
+        memory = torch_network.encoder(torch_network.cnn(pixels)[None], torch.tensor([len(chosen)]))
+        words = torch_network.decoder.write(memory, max_words=config.text.max_words)
     caption = captioner.caption(path, beam=1)
     assert [pick.index for pick in caption.picks] == [frame.index for frame in chosen]
     assert caption.text == vocabulary.decode(words[0].tolist())

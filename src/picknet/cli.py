@@ -408,9 +408,10 @@ def _print_caption(result: "Caption", *, format: CaptionFormat, named: bool, num
         )
     else:
         name = f"{_shown(result.video)}: " if named else ""
-        sure = "" if result.confidence is None else f" (confidence {result.confidence:.2f})"
         lines = [f"{one.probability:.4f}  {one.text}" for one in candidates] or [result.text]
-        print("\n".join([f"{name}{lines[0]}{sure}", *(name + line for line in lines[1:])]), flush=True)
+        if candidates and result.confidence is not None:
+            lines[0] += f" (confidence {result.confidence:.2f})"
+        print("\n".join(name + line for line in lines), flush=True)
 
 
 def _pick_json(pick: "Pick") -> dict[str, Any]:
