@@ -79,7 +79,7 @@ class Crop:
     size: int
     generator: torch.Generator
     frames_per_batch: int
-    """The CNN is always given so many frames, since a compiled one is slow to take on a new shape."""
+    """The CNN is given at least so many frames, since a compiled one is slow to take on a new shape."""
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,8 @@ def supervision(network: Network, data: Data[SeenSplit] | Data[BareSplit], confi
     """
     stage = config.supervision
     trained = (network.encoder, network.decoder, *((network.cnn,) if isinstance(data.train, BareSplit) else ()))
-    cnn: Callable[[Tensor], Tensor] = network.cnn
-    if data.device.type == "cuda":
-        cnn = torch.compile(network.cnn)
+    compiled = data.device.type == "cuda"
+    cnn: Callable[[Tensor], Tensor] = torch.compile(network.cnn) if compiled else network.cnn
 
     def batch_loss(batch: CaptionBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         counts = data.train.counts[batch.clips]
@@ -39,7 +38,7 @@ def supervision(network: Network, data: Data[SeenSplit] | Data[BareSplit], confi
         sight: Sight = data.train
         if isinstance(sight, BareSplit):
             size = round(stage.crop * config.model.image_size)
-            sight = dataclasses.replace(sight, crop=Crop(size, generator, batch.room))
+            sight = dataclasses.replace(sight, crop=Crop(size, generator, batch.room if compiled else 0))
         features = sight.picked(cnn, batch.clips, kept)
         loss = cross_entropy(network, data, batch, *features, label_smoothing=stage.label_smoothing)
         return loss, {"loss": loss.detach()}
