@@ -166,3 +166,12 @@ def test_a_list_of_clips_restricts_a_split_and_names_what_it_does_not_know(tmp_p
         assert str(error.value) == f"{some}{said}"
     with pytest.raises(BadData, match=r"none.txt: cannot be read \(No such file or directory\)$"):
         only(split, tmp_path / "none.txt")
+
+
+def test_a_run_folder_names_the_clips_it_was_validated_on(tmp_path: Path) -> None:
+    split = Split("folder", "train", tuple(Clip(name, tmp_path / f"{name}.mp4", ("a cat",)) for name in "abc"), ())
+    (tmp_path / "clips.json").write_text('{"train": {"used": ["a"]}, "val": {"used": ["b", "c"]}}')
+    assert [clip.name for clip in only(split, tmp_path).clips] == ["b", "c"]
+    (tmp_path / "clips.json").write_text("{}")
+    with pytest.raises(BadData, match=r"its clips\.json does not tell which clips it was validated on$"):
+        only(split, tmp_path)

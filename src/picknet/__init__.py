@@ -8,17 +8,20 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from picknet.captioner import Caption, Captioner, PickedFrame, Update, load, pick
+    from picknet.captioner import Caption, Captioner, PickedFrame, Sentence, Update, load, pick
     from picknet.config import Config, load_config
     from picknet.errors import PicknetError
     from picknet.picking import (
         AllPicker,
         CoinPicker,
+        EveryNthPicker,
         KMeansPicker,
         Pick,
         Picker,
         PickNetPicker,
         RandomPicker,
+        SceneChangePicker,
+        StridePicker,
         UniformPicker,
     )
     from picknet.video import Frame, Video
@@ -31,6 +34,7 @@ __all__ = [
     "Captioner",
     "CoinPicker",
     "Config",
+    "EveryNthPicker",
     "Frame",
     "KMeansPicker",
     "Pick",
@@ -39,6 +43,9 @@ __all__ = [
     "Picker",
     "PicknetError",
     "RandomPicker",
+    "SceneChangePicker",
+    "Sentence",
+    "StridePicker",
     "UniformPicker",
     "Update",
     "Video",
@@ -50,7 +57,7 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker would take __getattr__ as leave for any name
     _HOMES = {
-        "captioner": {"Caption", "Captioner", "PickedFrame", "Update", "load", "pick"},
+        "captioner": {"Caption", "Captioner", "PickedFrame", "Sentence", "Update", "load", "pick"},
         "config": {"Config", "load_config"},
         "errors": {"PicknetError"},
         "video": {"Frame", "Video"},

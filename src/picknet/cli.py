@@ -612,7 +612,8 @@ def compare(
         typer.Option(help="As for evaluate; given several times, each judges the clips of the --clips beside it."),
     ] = None,
     clips: Annotated[
-        list[Path] | None, typer.Option(help="Only the clips that this text file names, one a line; for each model.")
+        list[Path] | None,
+        typer.Option(help="For each model, its clips: a text file with a name a line, or the run folder of a fold."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A folder for the tables and pictures.")] = None,
     beam: Annotated[int, typer.Option(min=1, help="Beam width; greedy, as many captions are written.")] = 1,

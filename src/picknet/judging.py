@@ -109,13 +109,18 @@ class JudgedClip:
 
 
 def only(split: Split, path: str | os.PathLike[str]) -> Split:
-    """The clips of a split that a text file names, one a line."""
+    """The clips of a split that a text file names, one a line, or that a run folder was validated on."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        if Path(path).is_dir():
+            lines = json.loads((Path(path) / "clips.json").read_text(encoding="utf-8"))["val"]["used"]
+        else:
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise BadData(f"{path}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
         raise BadData(f"{path}: is not UTF-8 text (byte {error.start})") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadData(f"{path}: its clips.json does not tell which clips it was validated on") from error
     wanted = {line.strip(): number for number, line in enumerate(lines, start=1) if line.strip()}
     known = {clip.name for clip in split.clips} | {clip.name for clip in split.missing}
     for name, number in wanted.items():
