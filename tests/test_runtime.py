@@ -102,7 +102,7 @@ def test_the_picks_of_a_stride_policy_are_those_of_its_walk_in_training(attendin
     expected = walk.picked[0].nonzero().flatten().tolist()
     picks = [pick.index for _, pick in StridePicker(attending.policy, stride=2.5).pick(frames)]
     assert picks == expected
-    assert picks != list(range(1, 20, 3))  # what an untrained policy would pick: it has learned to deviate
+    assert picks != [1, 3, 6, 8, 11, 13, 16, 18]  # what an untrained policy would pick: it has learned to deviate
 
 
 def test_an_encoder_step_is_that_of_the_pytorch_network(either, network):
