@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,13 +92,14 @@ def train(
         "fold": None if fold is None else str(fold),
         "judges": ", ".join(map(str, judges)) or None,
     }
-    claim(folder, config, origin, resume=resume, command=command)
+    heard = [_heard_by(Path(judge)) for judge in judges]
     torch.manual_seed(config.seed)
     if start is None:
         vocabulary = _vocabulary(config, data) if fold is None else _vocabulary_of(config, [splits[0]])
         network = Network(config.model, len(vocabulary))
     else:
         network, vocabulary = _extended(start, config, [c for clip in splits[0].clips for c in clip.captions])
+    claim(folder, config, origin, resume=resume, command=command)
     network.to(target)
     if target.type == "cuda":
         network.cnn.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -130,7 +131,7 @@ def train(
                 train, val = (part.seen(network.cnn, config.video.num_frames) for part in both)
                 prepared = dataclasses.replace(prepared, train=train, val=val)
             if name == "reinforcement" and judges:
-                bench = _bench(judges, splits[0], config, cache_folder, target)
+                bench = _bench(dict(zip(judges, heard, strict=True)), splits[0], config, cache_folder, target)
                 reinforcement(network, prepared, config, run, bench)
             else:
                 stage(network, prepared, config, run)
@@ -194,14 +195,13 @@ def _bare(
 
 
 def _bench(
-    judges: Sequence[str | Path], split: Split, config: Config, cache: Path, device: torch.device
+    judges: Mapping[str | Path, set[str]], split: Split, config: Config, cache: Path, device: torch.device
 ) -> Bench:
-    """The judges, and the clips of the split that each of them was validated on."""
+    """The judges, and the clips of the split that each of them was validated on, by name."""
     seats, parts, judge_of = [], [], []
-    for number, folder in enumerate(judges):
+    for number, (folder, heard) in enumerate(judges.items()):
         network, vocabulary, settings = load_network(Path(folder) / "model")
         network.to(device).eval()
-        heard = set(_clips_of(Path(folder))["val"]["used"])
         clips = tuple(clip for clip in split.clips if clip.name in heard)
         if not clips:
             raise BadRun(f"{folder}: was validated on no clip of this training split, so it has nothing to judge")
@@ -224,12 +224,14 @@ def _bench(
     return Bench(tuple(seats), torch.tensor(judge_of, device=device), train, cider_of(train))
 
 
-def _clips_of(folder: Path) -> dict[str, Any]:
+def _heard_by(judge: Path) -> set[str]:
+    """The clips that a run was validated on, and so did not learn from."""
+    if not (judge / "model").is_dir():
+        raise BadRun(f"{judge}: is no run folder with a model in it, so it cannot judge")
     try:
-        clips: dict[str, Any] = json.loads((folder / "clips.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadRun(f"{folder}: is no run folder that tells its clips ({error})") from error
-    return clips
+        return set(json.loads((judge / "clips.json").read_text(encoding="utf-8"))["val"]["used"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadRun(f"{judge}: its clips.json does not tell which clips it was validated on") from error
 
 
 def export_run(run: str | Path, out: str | Path) -> None:
