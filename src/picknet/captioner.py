@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from picknet.confidence import Confidence
 from picknet.config import VideoConfig
 from picknet.errors import PicknetError
-from picknet.picking import Pick, Picker, PickNetPicker, StridePicker
+from picknet.picking import Pick, Picker, learned_picker
 from picknet.runtime import BadModel, Runtime, State
 from picknet.text import BOS, EOS, NEVER_WRITTEN
 from picknet.video import GLANCE_SIZE, Frame, Video
@@ -116,14 +116,7 @@ class Captioner:
         self.name = name
         self.config = runtime.config
         self.confidence = Confidence.from_card(runtime.card, runtime.folder / "card.json")
-        model = runtime.config.model
-        self.picker: Picker
-        if model.picker == "stride":
-            self.picker = StridePicker(runtime.policy, stride=model.stride, threshold=model.pick_threshold)
-        else:
-            self.picker = PickNetPicker(
-                runtime.policy, threshold=model.pick_threshold, max_gap=model.max_gap or None
-            )
+        self.picker = learned_picker(runtime.policy, runtime.config.model)
 
     def caption(
         self,
@@ -171,10 +164,10 @@ class Captioner:
 
     def feature(self, frame: Frame) -> Array:
         """What the CNN makes of a frame: the mean over its cells, (feature,)"""
-        return np.asarray(self._features(frame)[0].mean(axis=0))
+        return np.asarray(self.features(frame)[0].mean(axis=0))
 
-    def _features(self, frame: Frame) -> Array:
-        """(1, cells, feature)"""
+    def features(self, frame: Frame) -> Array:
+        """What the CNN makes of a frame, cell by cell: (1, cells, feature)"""
         return self.runtime.features(frame.pixels(self.config.model.image_size)[None])
 
     def describe(self, state: State, *, beam: int | None = None) -> Sentence:
@@ -212,7 +205,7 @@ class Captioner:
         """Each pick, and the memory once its frame is in it."""
         state = self.runtime.start()
         for frame, pick in (picker or self.picker).pick(frames):
-            state = self.runtime.encode(self._features(frame), state)
+            state = self.runtime.encode(self.features(frame), state)
             yield pick, state
 
     def _checked_beam(self, beam: int | None) -> int:

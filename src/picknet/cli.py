@@ -842,6 +842,7 @@ def info(
 ) -> None:
     """Tell what a model is: its size, words, training and scores."""
     from picknet.captioner import load
+    from picknet.config import flat
 
     captioner = load(model)
     runtime, settings = captioner.runtime, captioner.config
@@ -860,18 +861,9 @@ def info(
         print(json.dumps(facts))
         return
     facts |= {"bytes": f"{facts['bytes']:,} ({facts['bytes'] / 1e6:.1f} MB)", **facts.pop("card")}
-    rows = list(_flat(facts))
+    rows = list(flat(facts).items())
     width = max(len(name) for name, _ in rows)
     print("\n".join(f"{name:{width}}  {value}" for name, value in rows))
-
-
-def _flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Nested facts as (name, value), as in stages.supervision.val_cider."""
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 # --- Pickers and progress ---

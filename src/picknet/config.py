@@ -285,6 +285,14 @@ def to_toml(config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested table by dotted names, as in supervision.epochs."""
+    named: dict[str, Any] = {}
+    for key, value in table.items():
+        named |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return named
+
+
 def _literal(value: str) -> Any:
     try:
         return tomllib.loads(f"value = {value}")["value"]

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -25,11 +25,10 @@ from picknet.picking import (
     EveryNthPicker,
     KMeansPicker,
     Picker,
-    PickNetPicker,
     RandomPicker,
     SceneChangePicker,
-    StridePicker,
     UniformPicker,
+    learned_picker,
 )
 from picknet.video import Frame, Video
 
@@ -68,16 +67,15 @@ class Setting:
 def dial(captioner: Captioner) -> list[Setting]:
     """PickNet from many picks to few, with the model's own setting among them."""
     model, policy = captioner.config.model, captioner.runtime.policy
-    pickers: dict[str, tuple[Picker, bool]] = {}
     if model.picker == "stride":
-        for stride in sorted({*STRIDES, model.stride}):
-            picker = StridePicker(policy, stride=stride, threshold=model.pick_threshold)
-            pickers[f"stride={stride:g}"] = picker, stride == model.stride
+        dialled = {f"stride={n:g}": replace(model, stride=n) for n in sorted({*STRIDES, model.stride})}
     else:
-        for threshold in sorted({*THRESHOLDS, model.pick_threshold}):
-            forced = PickNetPicker(policy, threshold=threshold, max_gap=model.max_gap or None)
-            pickers[f"threshold={threshold:g}"] = forced, threshold == model.pick_threshold
-    return [Setting("picknet", setting, (picker,), own) for setting, (picker, own) in pickers.items()]
+        thresholds = sorted({*THRESHOLDS, model.pick_threshold})
+        dialled = {f"threshold={p:g}": replace(model, pick_threshold=p) for p in thresholds}
+    return [
+        Setting("picknet", setting, (learned_picker(policy, other),), own=other == model)
+        for setting, other in dialled.items()
+    ]
 
 
 def rivals(feature: Callable[[Frame], Array], *, seed: int) -> list[Setting]:
@@ -111,16 +109,12 @@ class JudgedClip:
 def only(split: Split, path: str | os.PathLike[str]) -> Split:
     """The clips of a split that a text file names, one a line, or that a run folder was validated on."""
     try:
-        if Path(path).is_dir():
-            lines = json.loads((Path(path) / "clips.json").read_text(encoding="utf-8"))["val"]["used"]
-        else:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
+        folder = Path(path).is_dir()
+        lines = validated_on(Path(path)) if folder else Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise BadData(f"{path}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
         raise BadData(f"{path}: is not UTF-8 text (byte {error.start})") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadData(f"{path}: its clips.json does not tell which clips it was validated on") from error
     wanted = {line.strip(): number for number, line in enumerate(lines, start=1) if line.strip()}
     known = {clip.name for clip in split.clips} | {clip.name for clip in split.missing}
     for name, number in wanted.items():
@@ -130,6 +124,14 @@ def only(split: Split, path: str | os.PathLike[str]) -> Split:
     if not clips:
         raise BadData(f"{path}: names no clip that can be used; a clip's name a line is expected")
     return Split(split.dataset, split.name, clips, tuple(one for one in split.missing if one.name in wanted))
+
+
+def validated_on(run: Path) -> list[str]:
+    """The names of the clips that a run was validated on, and so did not learn from."""
+    try:
+        return list(json.loads((run / "clips.json").read_text(encoding="utf-8"))["val"]["used"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadData(f"{run}: its clips.json does not tell which clips it was validated on") from error
 
 
 # --- Looking and describing ---
@@ -142,7 +144,7 @@ class Look:
         self.captioner = captioner
         self.cache = cache
         self.features: Array = np.empty(0)
-        """Of the clip looked at last: (frames, …), as the CNN gives them."""
+        """Of the clip looked at last: (frames, cells, feature)."""
         self._cnn = _cnn_fingerprint(captioner) if cache else ""
 
     def frames(self, clip: Clip) -> list[Frame]:
@@ -155,18 +157,16 @@ class Look:
         if cached is not None and len(cached) == len(frames):
             self.features = cached
             return frames
-        size = self.captioner.config.model.image_size
         # One by one, as in use, so that the numbers are the same to the last bit.
-        self.features = np.stack([self.captioner.runtime.features(frame.pixels(size)[None])[0] for frame in frames])
+        self.features = np.concatenate([self.captioner.features(frame) for frame in frames])
         if path:
             with written_whole(path) as temporary, temporary.open("wb") as file:
                 np.savez(file, features=self.features)
         return frames
 
     def feature(self, frame: Frame) -> Array:
-        """What k-means clusters: (feature,), the mean over the cells of the frame where there are several."""
-        cells = self.features[frame.index].reshape(-1, self.features.shape[-1])
-        return np.asarray(cells.mean(axis=0))
+        """What k-means clusters: the mean over the frame's cells, (feature,)"""
+        return np.asarray(self.features[frame.index].mean(axis=0))
 
     def _cache_path(self, clip: Clip) -> Path | None:
         if self.cache is None:
@@ -221,7 +221,7 @@ def judge(
 
 
 def _described(captioner: Captioner, features: Array, choices: set[Choice], *, beam: int) -> dict[Choice, str]:
-    """features: (frames, …) -> the caption of each choice of frames"""
+    """features: (frames, cells, feature) -> the caption of each choice of frames"""
     captions: dict[Choice, str] = {}
     before: Choice = ()
     memories = [captioner.runtime.start()]

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from picknet.config import ModelConfig
 from picknet.errors import PicknetError
 from picknet.video import Frame
 
@@ -119,6 +120,13 @@ class StridePicker:
             gap += 1
         if last is not None and not any_pick:
             yield last
+
+
+def learned_picker(policy: Policy, model: ModelConfig) -> Picker:
+    """The picker that a model was trained with."""
+    if model.picker == "stride":
+        return StridePicker(policy, stride=model.stride, threshold=model.pick_threshold)
+    return PickNetPicker(policy, threshold=model.pick_threshold, max_gap=model.max_gap or None)
 
 
 def _probability(policy: Policy, glance: Array, template: Array, *, wait: float) -> float:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from picknet.charts import COLOURS, DARK_GREEN, Chart, Line, Panel, line_chart
+from picknet.config import flat
 from picknet.errors import PicknetError
 from picknet.evaluation import markdown_table
 from picknet.figures import save
@@ -74,7 +75,7 @@ def read_run(folder: str | os.PathLike[str]) -> RunRecord:
         kind = "is a model folder, and" if (path / "words.txt").is_file() else "is no run folder: it"
         raise NotARun(f"{path}: {kind} has none of {', '.join(RUN_PARTS)}; name what picknet train --out wrote")
     gaps: list[str] = []
-    settings = _flat(_read(path / "config.toml", tomllib.loads, gaps))
+    settings = flat(_read(path / "config.toml", tomllib.loads, gaps))
     seed = settings.pop("seed", None)
     epochs = _epochs(path / "metrics.csv", gaps)
     if epochs and not any(row.get("seconds") is not None for row in epochs):
@@ -120,13 +121,6 @@ def _read(path: Path, parse: Callable[[str], Any], gaps: list[str]) -> dict[str,
         gaps.append(f"{name} holds no table")
         return {}
     return content
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
 
 
 def _epochs(path: Path, gaps: list[str]) -> list[dict[str, Any]]:

@@ -40,8 +40,7 @@ def supervision(network: Network, data: Data[SeenSplit] | Data[BareSplit], confi
             size = round(stage.crop * config.model.image_size)
             sight = dataclasses.replace(sight, crop=Crop(size, generator, batch.room if compiled else 0))
         features = sight.picked(cnn, batch.clips, kept)
-        loss = cross_entropy(network, data, batch, *features, label_smoothing=stage.label_smoothing)
-        return loss, {"loss": loss.detach()}
+        return cross_entropy(network, data, batch, *features, label_smoothing=stage.label_smoothing), {}
 
     def validate(candidate: Network) -> dict[str, float]:
         num_picks = round((stage.min_frames + stage.max_frames) / 2) if stage.min_frames else config.video.num_frames
@@ -115,6 +114,7 @@ def refinement(network: Network, data: Data[SeenSplit], config: Config, run: Run
 
     trained = (network.encoder, network.decoder)
     run.stage("refinement", network, trained, train_epoch, validation_by_own_picks(data, config))
+
 
 BY_STAGE: dict[Stage, Callable[[Network, Data[Any], Config, Run], None]] = {
     "supervision": supervision,
@@ -252,7 +252,7 @@ def sentence_loss(
         logits.flatten(0, 1), words.flatten(), ignore_index=PAD, reduction="none"
     ).view_as(words)
     loss = -(advantage[:, None] * log_probability).sum() / (words != PAD).sum()
-    return loss, {"loss": loss.detach(), "language": reward.mean(), "picks": picked.sum(1).float().mean()}
+    return loss, {"language": reward.mean(), "picks": picked.sum(1).float().mean()}
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from picknet.datasets import BadData, DataFolder, NoSplit, Split, load_split
 from picknet.export import export, load_network
 from picknet.features import BareSplit, SeenSplit, see
 from picknet.files import write_text
+from picknet.judging import validated_on
 from picknet.lessons import Data, cider_of, prepare
 from picknet.model import Network
 from picknet.pixels import store
@@ -95,7 +96,8 @@ def train(
     heard = [_heard_by(Path(judge)) for judge in judges]
     torch.manual_seed(config.seed)
     if start is None:
-        vocabulary = _vocabulary(config, data) if fold is None else _vocabulary_of(config, [splits[0]])
+        named = ("train",) if fold else config.text.vocabulary_splits
+        vocabulary = _vocabulary(config, named, splits[0], data)
         network = Network(config.model, len(vocabulary))
     else:
         network, vocabulary = _extended(start, config, [c for clip in splits[0].clips for c in clip.captions])
@@ -225,13 +227,10 @@ def _bench(
 
 
 def _heard_by(judge: Path) -> set[str]:
-    """The clips that a run was validated on, and so did not learn from."""
+    """The clips that a judge may judge."""
     if not (judge / "model").is_dir():
         raise BadRun(f"{judge}: is no run folder with a model in it, so it cannot judge")
-    try:
-        return set(json.loads((judge / "clips.json").read_text(encoding="utf-8"))["val"]["used"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadRun(f"{judge}: its clips.json does not tell which clips it was validated on") from error
+    return set(validated_on(judge))
 
 
 def export_run(run: str | Path, out: str | Path) -> None:
@@ -265,12 +264,14 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _vocabulary(config: Config, data: Sequence[DataFolder]) -> Vocabulary:
-    named = [(part, name) for name in config.text.vocabulary_splits for part in data]
-    return _vocabulary_of(config, [load_split(part.folder, dataset=part.dataset, split=name) for part, name in named])
-
-
-def _vocabulary_of(config: Config, splits: Sequence[Split]) -> Vocabulary:
+def _vocabulary(config: Config, named: Sequence[str], train: Split, data: Sequence[DataFolder]) -> Vocabulary:
+    """The frequent words of the named splits, of which the training split is at hand."""
+    splits: list[Split] = []
+    for name in named:
+        if name == "train":
+            splits.append(train)
+        else:
+            splits += [load_split(part.folder, dataset=part.dataset, split=name) for part in data]
     captions = (tokenise(caption) for split in splits for clip in split.clips for caption in clip.captions)
     return Vocabulary.from_captions(captions, min_count=config.text.min_count)
 
