@@ -20,6 +20,7 @@ from picknet.captioner import (
     _content,
     all_endings,
     beam_search,
+    greedy,
     load,
     pick,
 )
@@ -85,6 +86,24 @@ def test_a_beam_of_one_takes_the_likeliest_word_at_every_step(seed):
         greedy.append(word)
         history = history * 10 + word
     assert beam_search(decoder, START, beam=1, max_words=6, length_exponent=0.7)[0] == greedy
+
+
+def test_many_videos_are_written_together_as_each_alone():
+    starts = np.arange(1.0, 13.0)[:, None]  # a history of its own for each
+    asked = []
+
+    def step_of(rows):
+        asked.append(rows.tolist())
+        return RandomDecoder(0)
+
+    found = greedy(step_of, starts, max_words=6)
+    assert [[ending] for ending in found] == [
+        all_endings(RandomDecoder(0), start[None], beam=1, max_words=6) for start in starts
+    ]
+    lengths = [len(ending.words) for ending in found]
+    assert len(set(lengths)) > 2
+    ends = sorted(set(lengths))[:-1]  # where some sentences end and others do not, those that do are left out
+    assert asked == [list(range(12)), *([row for row in range(12) if lengths[row] > end] for end in ends)]
 
 
 def table_decoder(table, num_words=7):
@@ -331,6 +350,37 @@ def test_a_candidates_probability_is_that_of_exactly_its_words(captioner, frames
             log_probabilities, written = runtime.decode(np.array([word]), state, written)
             total += float(log_probabilities[0, following])
         assert sentence.log_probability == pytest.approx(total, abs=1e-4)
+
+
+def random_memory(captioner, count, num_picks):
+    """What a captioner remembers of `count` videos: frames of noise, in which few features are strong."""
+    rng = np.random.default_rng(num_picks)
+    memory = captioner.runtime.start(count)
+    for _ in range(num_picks):
+        features = rng.gamma(0.3, 1.0, (count, captioner.config.model.grid**2, 1280)).astype(np.float32)
+        memory = captioner.runtime.encode(features, memory)
+    return memory
+
+
+@pytest.mark.parametrize("num_picks", [1, 4, 6])
+def test_the_shipped_model_says_of_many_videos_together_what_it_says_of_each_alone(num_picks):
+    captioner = load()
+    memory = random_memory(captioner, 12, num_picks)
+    together = captioner.describe_all(memory, beam=1)
+    alone = [captioner.describe(memory.of(np.array([row])), beam=1) for row in range(12)]
+    assert [sentence.text for sentence in together] == [sentence.text for sentence in alone]
+    assert [sentence.log_probability for sentence in together] == pytest.approx(
+        [sentence.log_probability for sentence in alone], abs=1e-3
+    )
+    assert len({len(sentence.text.split()) for sentence in alone}) > 1  # some end while others go on
+
+
+@pytest.mark.parametrize("beam", [None, 1, 3])
+def test_many_videos_are_described_with_the_beam_asked_for(captioner, beam):
+    memory = random_memory(captioner, 4, 2)
+    together = captioner.describe_all(memory, beam=beam)
+    alone = [captioner.describe(memory.of(np.array([row])), beam=beam) for row in range(4)]
+    assert [sentence.text for sentence in together] == [sentence.text for sentence in alone]
 
 
 def test_a_calibrated_model_tells_its_confidence_and_another_none(captioner, frames, monkeypatch):

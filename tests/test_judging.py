@@ -53,18 +53,15 @@ def test_every_choice_is_described_as_a_caption_of_these_frames_would_be(caption
 def test_a_frame_meets_the_cnn_once_and_a_choice_is_described_once(
     captioner: Captioner, clip: Clip, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = {"features": 0, "encode": 0}
-    for name in calls:
-        method = getattr(captioner.runtime, name)
-
-        def counted(*arguments, name=name, method=method):  # type: ignore[no-untyped-def]
-            calls[name] += 1
-            return method(*arguments)
-
-        monkeypatch.setattr(captioner.runtime, name, counted)
-    described = []
-    describe = captioner.describe
-    monkeypatch.setattr(captioner, "describe", lambda state, beam: described.append(1) or describe(state, beam=beam))
+    features, encode, describe_all = captioner.runtime.features, captioner.runtime.encode, captioner.describe_all
+    seen, encoded, described = [], [], []
+    monkeypatch.setattr(captioner.runtime, "features", lambda pixels: seen.append(len(pixels)) or features(pixels))
+    monkeypatch.setattr(
+        captioner.runtime, "encode", lambda frame, state: encoded.append(len(state.h)) or encode(frame, state)
+    )
+    monkeypatch.setattr(
+        captioner, "describe_all", lambda state, beam: described.append(len(state.h)) or describe_all(state, beam=beam)
+    )
     settings = [
         Setting("some", "k=2", (UniformPicker(2), UniformPicker(2))),  # 3 and 9, twice
         Setting("one", "", (Chosen(3),)),
@@ -73,9 +70,11 @@ def test_a_frame_meets_the_cnn_once_and_a_choice_is_described_once(
     ]
     judged = judge(Look(captioner, None), clip, settings, beam=1, num_subsets=0, chance=np.random.default_rng(0))
     assert judged.choices["some", "k=2"] == [(3, 9), (3, 9)]
-    assert len(judged.captions) == len(described) == 4
-    # 12 for all frames; 3, then 9 and 10 after it: what choices begin with is shared.
-    assert calls == {"features": 12, "encode": 12 + 3}
+    assert len(judged.captions) == sum(described) == 4
+    assert sum(seen) == 12
+    # Frame by frame, all of them one after the other; 3 is also a beginning, and 9 and 10 are after it: what choices
+    # begin with is shared.
+    assert encoded == [1, 1, 1, 2, 1, 1, 1, 1, 1, 2, 2, 1]
 
 
 def test_features_that_were_kept_are_the_same_numbers_and_need_no_cnn(

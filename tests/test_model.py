@@ -134,7 +134,7 @@ def test_sampled_picks_follow_the_policy():
     torch.testing.assert_close(walk.log_probability, expected, atol=1e-4, rtol=0)
 
 
-STRIDE = replace(SMALL, picker="stride", stride=7.5)
+STRIDE = replace(SMALL, picker="stride", stride=7.5, first_pick=30.0)
 
 
 def taught(picknet):
@@ -148,6 +148,12 @@ def test_an_untrained_stride_policy_picks_at_a_steady_stride_from_half_a_stride_
     # that it reads 8.25 at frame 11, whose 0.75 go over to 7.75 at frame 18, and so on: 8 and 7 frames by turns.
     walk = StridePickNet(STRIDE).walk(glances(2, 30), torch.tensor([30, 14]))
     assert [clip.nonzero().flatten().tolist() for clip in walk.picked] == [[3, 11, 18, 26], [3, 11]]
+
+
+def test_a_stride_walk_may_begin_early():
+    # The clock starts at 7.5 − 2 + 0.5 = 6 and is above 7.5 at frame 2; the 0.5 that are left over go on.
+    walk = StridePickNet(replace(STRIDE, first_pick=2.0)).walk(glances(1, 30), torch.tensor([30]))
+    assert walk.picked[0].nonzero().flatten().tolist() == [2, 10, 17, 25]
 
 
 def test_the_log_probability_of_a_stride_walk_is_that_of_its_clock():

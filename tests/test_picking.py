@@ -109,6 +109,14 @@ def test_a_stride_picker_starts_half_a_stride_ahead_and_keeps_its_stride():
         assert picked(StridePicker(clock_policy, stride=30 / k), [0] * 30) == picked(UniformPicker(k), [0] * 30)
 
 
+def test_a_stride_picker_may_begin_early():
+    for stride, indices in ((7, [2, 9, 16, 23]), (10, [2, 12, 22]), (14, [2, 16]), (28, [2]), (1000, [2])):
+        assert picked(StridePicker(clock_policy, stride=stride, first_pick=2), [0] * 30) == indices
+    # Half of a short stride is earlier still.
+    assert picked(StridePicker(clock_policy, stride=2, first_pick=2), [0] * 6) == [1, 3, 5]
+    assert picked(StridePicker(clock_policy, stride=7, first_pick=0), [0] * 15) == [0, 7, 14]
+
+
 def test_a_stride_pick_carries_its_probability():
     ((_, pick),) = StridePicker(clock_policy, stride=2.5).pick(grey_frames([50] * 3))
     # 1 + 2.5 / 2 frames have passed at frame 0, one more at frame 1.

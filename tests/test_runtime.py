@@ -48,11 +48,11 @@ def random_state(rng, count):
     return rng.standard_normal((count, 24)).astype(np.float32)
 
 
-def random_memory(rng, runtime, num_picks=3):
-    """What a runtime remembers of one video: of a few frames of noise."""
-    memory = runtime.start()
+def random_memory(rng, runtime, num_picks=3, count=1):
+    """What a runtime remembers of some videos: of a few frames of noise each."""
+    memory = runtime.start(count)
     for _ in range(num_picks):
-        memory = runtime.encode(random_features(rng, runtime, 1), memory)
+        memory = runtime.encode(random_features(rng, runtime, count), memory)
     return memory
 
 
@@ -117,9 +117,11 @@ def test_an_encoder_step_is_that_of_the_pytorch_network(either, network):
         assert ours == pytest.approx(theirs.detach().numpy(), abs=1e-4)
 
 
-def test_a_decoder_step_is_that_of_the_pytorch_network(either, network):
+@pytest.mark.parametrize("num_memories", [1, 3])
+def test_a_decoder_step_is_that_of_the_pytorch_network(either, network, num_memories):
     rng = np.random.default_rng(3)
-    words, memory, states = np.array([1, 4, 7]), random_memory(rng, either), random_state(rng, 3)
+    words, states = np.array([1, 4, 7]), random_state(rng, 3)
+    memory = random_memory(rng, either, count=num_memories)
     ours = either.decode(words, memory, states)
     theirs = network.decoder.step(*as_torch(words, memory.h, memory.keys, memory.values, states))
     for found, expected in zip(ours, theirs, strict=True):
@@ -149,6 +151,26 @@ def test_a_batch_gives_what_its_rows_give(either):
         one = either.encode(features[[row]], either.start())
         for ours, theirs in zip(one, every, strict=True):
             assert ours[0] == pytest.approx(theirs[row], abs=1e-4)
+
+
+def test_memories_are_decoded_together_as_each_alone(either):
+    rng = np.random.default_rng(9)
+    words, memory, states = np.array([1, 4, 7, 9]), random_memory(rng, either, count=4), random_state(rng, 4)
+    together = either.decode(words, memory, states)
+    for row in range(4):
+        alone = either.decode(words[[row]], memory.of(np.array([row])), states[[row]])
+        for ours, theirs in zip(alone, together, strict=True):
+            assert ours[0] == pytest.approx(theirs[row], abs=1e-5)
+
+
+def test_a_frame_that_videos_share_is_encoded_as_in_each_alone(either):
+    rng = np.random.default_rng(10)
+    frame, before = random_features(rng, either, 1), random_memory(rng, either, num_picks=2, count=3)
+    together = either.encode(frame, before)
+    for row in range(3):
+        alone = either.encode(frame, before.of(np.array([row])))
+        for ours, theirs in zip(alone, together, strict=True):
+            assert ours[0] == pytest.approx(theirs[row], abs=1e-5)
 
 
 def test_the_memory_of_an_endless_stream_is_that_of_its_last_picks(attending):
@@ -258,6 +280,20 @@ def test_a_graph_for_one_number_of_rows_only(copy, capfd):
     (copy / "policy.onnx").write_bytes(model.SerializeToString())
     assert complaint(copy, capfd) == (
         f"{copy}/policy.onnx: glances is u8 2 56 56 where u8 n glance glance was expected; export the model again"
+    )
+
+
+def test_a_decoder_of_an_older_version_that_takes_one_memory_only(attending_folder, tmp_path, capfd):
+    import onnx
+
+    copy = shutil.copytree(attending_folder, tmp_path / "copy")
+    model = onnx.load(copy / "decoder.onnx", load_external_data=False)
+    for port in model.graph.input:
+        if port.name in ("video", "keys", "values"):
+            port.type.tensor_type.shape.dim[0].dim_value = 1
+    (copy / "decoder.onnx").write_bytes(model.SerializeToString())
+    assert complaint(copy, capfd) == (
+        f"{copy}/decoder.onnx: video is f32 1 24 where f32 n state was expected; export the model again"
     )
 
 

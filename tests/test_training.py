@@ -39,7 +39,7 @@ from picknet.stages import (
     validation,
 )
 from picknet.text import BOS, EOS, PAD, UNK, Vocabulary, tokenise
-from picknet.training import Fold, export_run, fold_splits, load_splits, train
+from picknet.training import Fold, average, export_run, fold_splits, load_splits, train
 
 CONFIG = parse_config(
     """
@@ -359,6 +359,58 @@ def test_a_run_that_has_not_ended_can_be_exported(clips, finished, tmp_path):
         assert (tmp_path / "model" / part).read_bytes() == (tmp_path / "again" / part).read_bytes()
     with pytest.raises(BadRun, match="holds no run that has come as far as a checkpoint"):
         export_run(clips, tmp_path / "none")
+
+
+@pytest.mark.parametrize(("keep", "kept"), [("best", 2), ("last", 3)])
+def test_a_stage_ends_with_its_best_epoch_or_with_its_last(keep, kept, tmp_path):
+    stage = f"[refinement]\nepochs = 3\nkeep = '{keep}'"
+    config = parse_config(f"[model]\ncnn = 'efficientnet_lite0'\nstate_size = 4\npicker_hidden = 4\n{stage}")
+    network = Network(config.model, 5, pretrained=False)
+    weight = network.decoder.from_state.weight
+    scores = iter([0.0, 10.0, 30.0, 20.0])  # before the first epoch, and after each
+
+    def train_epoch(epoch, step, order, generator):
+        step(Single(), lambda part: (weight.sum() * 0.0, {}))
+        with torch.no_grad():
+            weight.fill_(epoch + 1)
+
+    def validate(candidate):
+        return {"val_cider": 0.0, "val_picks": 1.0, "score": next(scores)}
+
+    (tmp_path / "checkpoints").mkdir()
+    run = Run(tmp_path, config, torch.device("cpu"), lambda *_: None)
+    run.stage("refinement", network, (network.decoder,), train_epoch, validate)
+    assert weight.unique().tolist() == [kept]
+
+
+class Single:
+    """A batch of one."""
+
+    def __len__(self):
+        return 1
+
+    def parts(self, count):
+        return [self]
+
+
+def test_models_of_one_kind_average_weight_by_weight(data, finished, tmp_path):
+    from safetensors.torch import load_file
+
+    train(parse_config(to_toml(CONFIG), ["seed=1"]), data=data, out=tmp_path / "other", stages=("supervision",))
+    both = [finished / "model", tmp_path / "other" / "model"]
+    average(both, tmp_path / "mean")
+    one, other, mean = (load_file(model / "weights.safetensors") for model in (*both, tmp_path / "mean"))
+    for name, weight in mean.items():
+        torch.testing.assert_close(weight.float(), (one[name].float() + other[name].float()) / 2, rtol=1e-3, atol=1e-6)
+    assert not torch.equal(one["decoder.embed.weight"], other["decoder.embed.weight"])
+    assert len(json.loads((tmp_path / "mean" / "card.json").read_text())["average_of"]) == 2
+    with pytest.raises(BadRun, match="an average needs two models or more"):
+        average(both[:1], tmp_path / "none")
+    words = both[1] / "words.txt"
+    words.write_text(words.read_text().replace("box", "fox"))
+    with pytest.raises(BadRun, match=r"other/model: has other words or settings \(model\.\*\) than .*only like models"):
+        average(both, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_run_of_an_older_version_can_be_resumed(data, finished, tmp_path):

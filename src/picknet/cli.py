@@ -689,7 +689,9 @@ def train(
     stage: Annotated[
         list[StageName] | None,
         typer.Option(
-            metavar="STAGE", help=f"Only some of {', '.join(StageName)}; with --from and no config: one of them."
+            "--stage",
+            metavar="STAGE",
+            help=f"Only some of {', '.join(StageName)}; with --from and no config: one of them.",
         ),
     ] = None,
     settings: Annotated[
@@ -810,6 +812,21 @@ def export(
     if more:
         written = json.loads((out / "card.json").read_text(encoding="utf-8"))
         write_text(out / "card.json", json.dumps(written | more, indent=2, ensure_ascii=False) + "\n")
+    print(out)
+
+
+@app.command()
+def average(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Model folders or run folders of one kind.")],
+    out: Annotated[Path, typer.Option(help="The model folder to write.")],
+) -> None:
+    """Write the mean of several models: runs from one start with different seeds make a better one together."""
+    from picknet.captioner import find_model
+
+    with _train_extra():
+        from picknet import training
+
+        training.average([find_model(model)[1] for model in models], out)
     print(out)
 
 

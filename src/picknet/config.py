@@ -57,6 +57,8 @@ class ModelConfig:
     """Size of PickNet's hidden layer."""
     stride: float = 7.5
     """The stride policy: how many frames lie between two picks, until it learns otherwise. This is its dial."""
+    first_pick: float = 2.0
+    """The stride policy: the frame it picks first, or half a stride into the video where that is earlier."""
     output_gate: Literal["sigmoid", "tanh"] = "sigmoid"
     """The encoder's output gate: tanh as arXiv v1 prints it, sigmoid as ECCV 2018 (an ordinary LSTM)."""
     pick_threshold: float = 0.5
@@ -109,6 +111,8 @@ class CaptioningConfig:
     weight_decay: float = 0.0
     average: float = 0.0
     """Decay of the moving average of the weights that is validated and kept; 0: none."""
+    keep: Literal["best", "last"] = "best"
+    """The epoch a stage ends with: the best one on the validation clips, or the last."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,7 @@ class SamplingConfig:
     """Monte-Carlo samples of the picks, or in refinement of the sentence, of a clip."""
     weight_decay: float = 0.0
     average: float = 0.0
+    keep: Literal["best", "last"] = "best"
 
 
 @dataclass(frozen=True)
@@ -192,6 +197,7 @@ class Config:
             ("model.attention_heads", self.model.attention_heads, 0, 1024),
             ("model.attention_hidden", self.model.attention_hidden, 1, 2**16),
             ("model.stride", self.model.stride, 1, 10**6),
+            ("model.first_pick", self.model.first_pick, 0, 10**6),
             ("model.picker_hidden", self.model.picker_hidden, 1, 2**16),
             ("model.pick_threshold", self.model.pick_threshold, 0, 1),
             ("model.max_gap", self.model.max_gap, 0, 10**6),

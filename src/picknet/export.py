@@ -98,6 +98,9 @@ class _Graph(nn.Module):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
+    def complete(self, model: Any) -> None:
+        """Say in the ONNX model what tracing could not."""
+
 
 class _CNNGraph(_Graph):
     inputs, outputs = ("pixels",), ("features",)
@@ -152,6 +155,26 @@ class _DecoderGraph(_Graph):
             keys = values = video[:, None, :0]
         return self.decoder.step(words, video, keys, values, state)
 
+    def complete(self, model: Any) -> None:
+        """Let it take one memory for all words, or one for each.
+
+        PyTorch traces one, since it must know what to broadcast; ONNX sees that as it runs. The 1 is left in two
+        places: the shapes of the inputs, and where keys and values are split into heads.
+        """
+        import onnx
+
+        for port in model.graph.input:
+            if port.name in ("video", "keys", "values"):
+                port.type.tensor_type.shape.dim[0].dim_param = "memories"
+        if self.decoder.attention is None:
+            return
+        reshaped = {node.input[0]: node for node in model.graph.node if node.op_type == "Reshape"}
+        for name in ("keys", "values"):
+            reshaped[name].input[1] = "heads"
+            del reshaped[name].attribute[:]
+        sizes = [0, 0, self.decoder.attention.heads, -1]  # 0: as it is
+        model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["heads"], value_ints=sizes))
+
 
 def _export_graphs(network: Network, config: ModelConfig, folder: Path) -> None:
     device = next(network.parameters()).device
@@ -171,7 +194,7 @@ def _export_graphs(network: Network, config: ModelConfig, folder: Path) -> None:
         "h": states,
         "c": states.clone(),
         "words": words,
-        "video": states[:1].clone(),  # one video for all the sentences of a beam
+        "video": states[:1].clone(),
         "keys": cells,
         "values": cells.clone(),
         "state": states.clone(),
@@ -208,8 +231,9 @@ def _export_graph(graph: _Graph, example: dict[str, Tensor], path: Path, weights
         )
         # A transposed weight would be stored a second time; the runtime transposes as it loads.
         fold_constants(program.model, should_fold=lambda node: False if node.op_type == "Transpose" else None)  # type: ignore[union-attr]
-        remove_unused_nodes(program.model)  # type: ignore[union-attr]
     model = program.model_proto  # type: ignore[union-attr]
+    graph.complete(model)
+    remove_unused_nodes(model)
     _point_into(model, weights)
     for node in model.graph.node:
         node.ClearField("metadata_props")  # the exporter's stack traces: large, and of no use here

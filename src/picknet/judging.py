@@ -1,13 +1,15 @@
 """Many choices of a clip's frames, each described by one captioner: what pickers are compared by.
 
 A clip is decoded and sent through the CNN once. After that a choice of its frames costs a few steps of the encoder and
-one sentence, so hundreds can be described; a choice that several pickers make is described once.
+one sentence, taken and written together with those of other choices, so hundreds can be described; a choice that
+several pickers make is described once.
 """
 
 import hashlib
+import itertools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from picknet.picking import (
     UniformPicker,
     learned_picker,
 )
+from picknet.runtime import Runtime, State
 from picknet.video import Frame, Video
 
 Array = NDArray[Any]
@@ -49,6 +52,8 @@ CHANGES = (10, 20, 30, 35, 40, 50, 60, 80)
 NUM_DRAWS = 10
 """Where chance plays, the mean of so many draws."""
 SUBSET_SIZES = range(1, 7)
+MAX_TOGETHER = 64
+"""So many choices are described together. More are hardly faster, and need more room."""
 
 
 @dataclass(frozen=True)
@@ -223,19 +228,36 @@ def judge(
 def _described(captioner: Captioner, features: Array, choices: set[Choice], *, beam: int) -> dict[Choice, str]:
     """features: (frames, cells, feature) -> the caption of each choice of frames"""
     captions: dict[Choice, str] = {}
-    before: Choice = ()
-    memories = [captioner.runtime.start()]
-    for choice in sorted(choices):
-        # In this order, choices that begin alike follow each other: what they share is encoded once.
-        shared = _num_shared(before, choice)
-        del memories[shared + 1 :]
-        for place in choice[shared:]:
-            memories.append(captioner.runtime.encode(features[place][None], memories[-1]))
-        captions[choice] = captioner.describe(memories[-1], beam=beam).text
-        before = choice
+    for some, memory in _memories(captioner.runtime, features, choices):
+        sentences = captioner.describe_all(memory, beam=beam)
+        captions.update(zip(some, (sentence.text for sentence in sentences), strict=True))
     return captions
 
 
-def _num_shared(one: Choice, other: Choice) -> int:
-    """How many frames two choices have in common at their beginning."""
-    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+def _memories(runtime: Runtime, features: Array, choices: set[Choice]) -> Iterator[tuple[list[Choice], State]]:
+    """Choices of equally many frames, and what is remembered of each."""
+    by_last: dict[int, list[Choice]] = {}
+    for beginning in sorted({choice[:length] for choice in choices for length in range(1, len(choice) + 1)}):
+        by_last.setdefault(beginning[-1], []).append(beginning)
+    start = runtime.start()
+    h: dict[Choice, Array] = {(): start.h[0]}  # after each beginning
+    c: dict[Choice, Array] = {(): start.c[0]}
+    keys, values = {}, {}  # of each frame
+    # Frame after frame, each for all that go on with it: what the encoder makes of the frame itself is computed once.
+    for place, beginnings in sorted(by_last.items()):
+        before = [beginning[:-1] for beginning in beginnings]
+        states = runtime.start(len(before))._replace(h=_rows(h, before), c=_rows(c, before))
+        after = runtime.encode(features[place][None], states)
+        h.update(zip(beginnings, after.h, strict=True))
+        c.update(zip(beginnings, after.c, strict=True))
+        keys[place], values[place] = after.keys[0].copy(), after.values[0].copy()
+    for _, alike in itertools.groupby(sorted(choices, key=lambda choice: (len(choice), choice)), key=len):
+        every = list(alike)
+        for first in range(0, len(every), MAX_TOGETHER):
+            some = every[first : first + MAX_TOGETHER]
+            cells = ([np.concatenate([of[place] for place in choice]) for choice in some] for of in (keys, values))
+            yield some, State(_rows(h, some), _rows(c, some), *map(np.stack, cells))
+
+
+def _rows(parts: dict[Choice, Array], choices: Sequence[Choice]) -> Array:
+    return np.stack([parts[choice] for choice in choices])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from picknet.config import ModelConfig
 from picknet.errors import PicknetError
+from picknet.picking import first_gap
 from picknet.text import BOS, EOS, NEVER_WRITTEN, PAD
 from picknet.video import GLANCE_SIZE
 
@@ -42,7 +43,8 @@ class PickNet(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.threshold, self.max_gap, self.stride = config.pick_threshold, config.max_gap or math.inf, config.stride
+        self.threshold, self.max_gap = config.pick_threshold, config.max_gap or math.inf
+        self.stride, self.first_pick = config.stride, config.first_pick
         self._build(config)
 
     def _build(self, config: ModelConfig) -> None:
@@ -114,9 +116,8 @@ class StridePickNet(PickNet):
     """A policy that starts out as a steady stride and learns when to be early or late.
 
     logit = k (wait − 1) + q, with waits in strides: a pick grows likelier the longer the last one is ago, and q is
-    what a small convolution makes of the glance and of the last picked one. The clock starts half a stride ahead, so
-    that picks fall on the centres of equal parts; no frame is forced but the last, where a clip would end without a
-    pick.
+    what a small convolution makes of the glance and of the last picked one. The clock starts ahead, so that the first
+    pick comes early; no frame is forced but the last, where a clip would end without a pick.
     """
 
     def _build(self, config: ModelConfig) -> None:
@@ -145,7 +146,7 @@ class StridePickNet(PickNet):
         return ~any_pick & (counts == t + 1)
 
     def _first_gap(self) -> Tensor:
-        return torch.full((1,), 1 + self.stride / 2, device=self.decide.weight.device)
+        return torch.full((1,), first_gap(self.stride, self.first_pick), device=self.decide.weight.device)
 
     def _carried(self, gap: Tensor) -> Tensor:
         # What a stride overshot within a frame: strides of 7.5 frames are 7 and 8 by turns.

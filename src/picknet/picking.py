@@ -90,24 +90,27 @@ class PickNetPicker:
 class StridePicker:
     """A learned picker that keeps a steady stride, sooner or later as the glances tell it.
 
-    The clock starts half a stride ahead, so that picks fall on the centres of equal parts. No frame is picked by
-    force but the last, where the video would end without a pick.
+    The clock starts ahead, so that the first pick comes early. No frame is picked by force but the last, where the
+    video would end without a pick.
     """
 
-    def __init__(self, policy: Policy, *, stride: float, threshold: float = 0.5) -> None:
+    def __init__(
+        self, policy: Policy, *, stride: float, first_pick: float = math.inf, threshold: float = 0.5
+    ) -> None:
         if not 0 <= threshold <= 1:
             raise BadPicker(f"threshold is {threshold}: from 0 (pick all) to 1 (only the last) is possible")
         if not stride >= 1:
             raise BadPicker(f"stride is {stride}: 1 (pick all) or more is possible")
         self._policy = policy
         self._stride = stride
+        self._first_gap = first_gap(stride, first_pick)
         self._threshold = threshold
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
         template: Array | None = None
         last: tuple[Frame, Pick] | None = None
         any_pick = False
-        gap = 1 + self._stride / 2
+        gap = self._first_gap
         for frame in frames:
             glance = frame.glance()
             template = glance if template is None else template
@@ -122,10 +125,21 @@ class StridePicker:
             yield last
 
 
+def first_gap(stride: float, first_pick: float) -> float:
+    """Where a stride policy's clock starts, in frames: a pick is due when it is past the stride.
+
+    Half a stride ahead, so that picks fall on the centres of equal parts, or further, so that the frame `first_pick`
+    is due: late first picks cost more than early ones, since the ends of clips are worth least.
+    """
+    return max(1 + stride / 2, stride - first_pick + 0.5)
+
+
 def learned_picker(policy: Policy, model: ModelConfig) -> Picker:
     """The picker that a model was trained with."""
     if model.picker == "stride":
-        return StridePicker(policy, stride=model.stride, threshold=model.pick_threshold)
+        return StridePicker(
+            policy, stride=model.stride, first_pick=model.first_pick, threshold=model.pick_threshold
+        )
     return PickNetPicker(policy, threshold=model.pick_threshold, max_gap=model.max_gap or None)
 
 

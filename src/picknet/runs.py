@@ -151,7 +151,7 @@ class Run:
                 raise BadRun(f"{self.folder}: {name} broke down in epoch {epoch + 1} ({told}); {advice}")
             figures = validate(validated)
             progress = dataclasses.replace(progress, epochs=epoch + 1, steps=learner.steps)
-            if figures["score"] >= progress.best_figures["score"]:
+            if stage.keep == "last" or figures["score"] >= progress.best_figures["score"]:
                 progress = progress.with_best(epoch + 1, figures, weights)
             facts |= {key: figures[key] for key in ("val_cider", "val_picks")}
             facts["seconds"] = time.monotonic() - begun_at

@@ -23,13 +23,17 @@ Array = NDArray[Any]
 
 WEIGHTS = "weights.safetensors"
 Signature = tuple[dict[str, str], dict[str, str]]
-"""A graph's inputs and outputs: type and shape. n is any number; a name means the same size in all graphs."""
+"""A graph's inputs and outputs: type and shape. n is any number; a name means the same size in all graphs.
+
+The first sizes of a graph's inputs are the same n, or 1 for all: the encoder takes one frame for many videos, the
+decoder one video (with its keys and values) for many sentences.
+"""
 
 
 def signatures(*, attended: bool) -> dict[str, Signature]:
     """The graphs of a model folder, with or without attention over the cells of the picked frames."""
     laid_out = {"keys": "f32 n cells embedding", "values": "f32 n cells embedding"} if attended else {}
-    looked_at = {"keys": "f32 1 n embedding", "values": "f32 1 n embedding"} if attended else {}
+    looked_at = {"keys": "f32 n n embedding", "values": "f32 n n embedding"} if attended else {}
     return {
         "cnn": (
             {"pixels": "u8 n image image 3"},
@@ -45,7 +49,7 @@ def signatures(*, attended: bool) -> dict[str, Signature]:
             {"next_h": "f32 n state", "next_c": "f32 n state", **laid_out},
         ),
         "decoder": (
-            {"words": "i64 n", "video": "f32 1 state", **looked_at, "state": "f32 n state"},
+            {"words": "i64 n", "video": "f32 n state", **looked_at, "state": "f32 n state"},
             {"log_probabilities": "f32 n words", "next_state": "f32 n state"},
         ),
     }
@@ -79,6 +83,10 @@ class State(NamedTuple):
     keys: Array
     """(n, cells of the last picks, embedding); nothing where the decoder does not look back at frames."""
     values: Array
+
+    def of(self, rows: Array) -> "State":
+        """The memories of some of the videos."""
+        return State(*(part[rows] for part in self))
 
 
 class Runtime:
@@ -134,7 +142,8 @@ class Runtime:
         return State(zeros, zeros, nothing, nothing)
 
     def encode(self, features: Array, state: State) -> State:
-        """features: (n, cells, feature), the memory so far -> the memory with this frame in it"""
+        """features: (n, cells, feature), or (1, cells, feature) where n videos have the same frame; the memory so far
+        -> the memory with this frame in it"""
         results = self._run("encoder", features=features, h=state.h, c=state.c)
         h, c = results["next_h"], results["next_c"]
         if not self.config.model.attention_heads:
@@ -142,13 +151,13 @@ class Runtime:
         # An endless stream must not fill the memory: the cells of the oldest picks are let go.
         kept = self.config.video.num_frames * self.config.model.grid**2
         keys, values = (
-            np.concatenate([before, results[name]], axis=1)[:, -kept:]
-            for name, before in (("keys", state.keys), ("values", state.values))
+            np.concatenate([before, np.broadcast_to(now, (len(h), *now.shape[1:]))], axis=1)[:, -kept:]
+            for before, now in ((state.keys, results["keys"]), (state.values, results["values"]))
         )
         return State(h, c, keys, values)
 
     def decode(self, words: Array, memory: State, states: Array) -> tuple[Array, Array]:
-        """words: (n,) int64, one video's memory, the decoder's states: (n, state)
+        """words: (n,) int64, the memory of one video or of n, the decoder's states: (n, state)
         -> log-probabilities of what follows: (n, words), next states"""
         looked_at = {"keys": memory.keys, "values": memory.values} if self.config.model.attention_heads else {}
         results = self._run("decoder", words=words, video=memory.h, **looked_at, state=states)

@@ -127,12 +127,13 @@ def train(
         if name not in stages:
             take_best(folder, name, network)
         elif getattr(config, name).epochs:
-            if name != "supervision" and isinstance(prepared.train, BareSplit):
-                # The CNN has learned all it will.
-                both = (prepared.train, prepared.val)
-                train, val = (part.seen(network.cnn, config.video.num_frames) for part in both)
-                prepared = dataclasses.replace(prepared, train=train, val=val)
-            if name == "reinforcement" and judges:
+            judged = name == "reinforcement" and judges
+            if name != "supervision":
+                # The CNN has learned all it will. Judges look at the training clips with their own.
+                prepared = dataclasses.replace(prepared, val=_seen(prepared.val, network, config))
+                if not judged:
+                    prepared = dataclasses.replace(prepared, train=_seen(prepared.train, network, config))
+            if judged:
                 bench = _bench(dict(zip(judges, heard, strict=True)), splits[0], config, cache_folder, target)
                 reinforcement(network, prepared, config, run, bench)
             else:
@@ -196,6 +197,10 @@ def _bare(
     return BareSplit(stored.clips, frames, glances, firsts, counts, stored.missing)
 
 
+def _seen(sight: SeenSplit | BareSplit, network: Network, config: Config) -> SeenSplit:
+    return sight.seen(network.cnn, config.video.num_frames) if isinstance(sight, BareSplit) else sight
+
+
 def _bench(
     judges: Mapping[str | Path, set[str]], split: Split, config: Config, cache: Path, device: torch.device
 ) -> Bench:
@@ -249,6 +254,26 @@ def export_run(run: str | Path, out: str | Path) -> None:
         for name in STAGES:
             take_best(folder, name, network)
     export(network, vocabulary, config, out, card=card(folder))
+
+
+def average(models: Sequence[str | Path], out: str | Path) -> None:
+    """Write a model whose weights are the mean of several models' weights.
+
+    Runs that start from one model and differ by the seed end near each other; between them lies a better one.
+    """
+    if len(models) < 2:
+        raise BadRun("an average needs two models or more")
+    networks, vocabularies, configs = zip(*map(load_network, models), strict=True)
+    for model, vocabulary, config in zip(models, vocabularies, configs, strict=True):
+        if vocabulary != vocabularies[0] or config.model != configs[0].model:
+            raise BadRun(f"{model}: has other words or settings (model.*) than {models[0]}; only like models average")
+    weights = [network.state_dict() for network in networks]
+    mean = {name: torch.stack([part[name].float() for part in weights]).mean(0) for name in weights[0]}
+    networks[0].load_state_dict(mean)
+    cards = [json.loads((Path(model) / "card.json").read_text(encoding="utf-8")) for model in models]
+    card = {"average_of": [card.get("stages") for card in cards]}
+    card |= {key: cards[0][key] for key in ("clips", "versions") if key in cards[0]}
+    export(networks[0], vocabularies[0], configs[0], out, card=card)
 
 
 def _device(name: str) -> torch.device:
