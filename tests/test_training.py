@@ -39,7 +39,7 @@ from picknet.stages import (
     validation,
 )
 from picknet.text import BOS, EOS, PAD, UNK, Vocabulary, tokenise
-from picknet.training import Fold, average, export_run, fold_splits, load_splits, train
+from picknet.training import Fold, export_run, fold_splits, load_splits, train
 
 CONFIG = parse_config(
     """
@@ -391,26 +391,6 @@ class Single:
 
     def parts(self, count):
         return [self]
-
-
-def test_models_of_one_kind_average_weight_by_weight(data, finished, tmp_path):
-    from safetensors.torch import load_file
-
-    train(parse_config(to_toml(CONFIG), ["seed=1"]), data=data, out=tmp_path / "other", stages=("supervision",))
-    both = [finished / "model", tmp_path / "other" / "model"]
-    average(both, tmp_path / "mean")
-    one, other, mean = (load_file(model / "weights.safetensors") for model in (*both, tmp_path / "mean"))
-    for name, weight in mean.items():
-        torch.testing.assert_close(weight.float(), (one[name].float() + other[name].float()) / 2, rtol=1e-3, atol=1e-6)
-    assert not torch.equal(one["decoder.embed.weight"], other["decoder.embed.weight"])
-    assert len(json.loads((tmp_path / "mean" / "card.json").read_text())["average_of"]) == 2
-    with pytest.raises(BadRun, match="an average needs two models or more"):
-        average(both[:1], tmp_path / "none")
-    words = both[1] / "words.txt"
-    words.write_text(words.read_text().replace("box", "fox"))
-    with pytest.raises(BadRun, match=r"other/model: has other words or settings \(model\.\*\) than .*only like models"):
-        average(both, tmp_path / "none")
-    assert not (tmp_path / "none").exists()
 
 
 def test_a_run_of_an_older_version_can_be_resumed(data, finished, tmp_path):

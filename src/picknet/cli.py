@@ -815,21 +815,6 @@ def export(
     print(out)
 
 
-@app.command()
-def average(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Model folders or run folders of one kind.")],
-    out: Annotated[Path, typer.Option(help="The model folder to write.")],
-) -> None:
-    """Write the mean of several models: runs from one start with different seeds make a better one together."""
-    from picknet.captioner import find_model
-
-    with _train_extra():
-        from picknet import training
-
-        training.average([find_model(model)[1] for model in models], out)
-    print(out)
-
-
 def _read_card(path: Path) -> dict[str, Any]:
     try:
         card = json.loads(path.read_text(encoding="utf-8"))

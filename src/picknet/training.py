@@ -256,26 +256,6 @@ def export_run(run: str | Path, out: str | Path) -> None:
     export(network, vocabulary, config, out, card=card(folder))
 
 
-def average(models: Sequence[str | Path], out: str | Path) -> None:
-    """Write a model whose weights are the mean of several models' weights.
-
-    Runs that start from one model and differ by the seed end near each other; between them lies a better one.
-    """
-    if len(models) < 2:
-        raise BadRun("an average needs two models or more")
-    networks, vocabularies, configs = zip(*map(load_network, models), strict=True)
-    for model, vocabulary, config in zip(models, vocabularies, configs, strict=True):
-        if vocabulary != vocabularies[0] or config.model != configs[0].model:
-            raise BadRun(f"{model}: has other words or settings (model.*) than {models[0]}; only like models average")
-    weights = [network.state_dict() for network in networks]
-    mean = {name: torch.stack([part[name].float() for part in weights]).mean(0) for name in weights[0]}
-    networks[0].load_state_dict(mean)
-    cards = [json.loads((Path(model) / "card.json").read_text(encoding="utf-8")) for model in models]
-    card = {"average_of": [card.get("stages") for card in cards]}
-    card |= {key: cards[0][key] for key in ("clips", "versions") if key in cards[0]}
-    export(networks[0], vocabularies[0], configs[0], out, card=card)
-
-
 def _device(name: str) -> torch.device:
     possible = ["cpu"]
     if torch.backends.mps.is_available():
