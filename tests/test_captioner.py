@@ -206,11 +206,16 @@ def changes():
     return PickNetPicker(lambda glances, templates, *_: (glances != templates).any(axis=(1, 2)).astype(float))
 
 
+def one_scene(frame):
+    """What tells scenes apart tells none."""
+    return False
+
+
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("make_picker", [changes, lambda: None, AllPicker])
 def test_the_stream_ends_where_the_offline_caption_does(captioner, frames, make_picker, beam):
     caption = captioner.caption(frames, picker=make_picker(), beam=beam)
-    updates = list(captioner.stream(frames, picker=make_picker(), beam=beam))
+    updates = list(captioner.stream(frames, picker=make_picker(), beam=beam, new_scene=one_scene))
     assert updates[-1].text == caption.text
     assert tuple(update.pick for update in updates) == caption.picks
     assert [update.num_picks for update in updates] == list(range(1, len(caption.picks) + 1))
@@ -229,7 +234,7 @@ def test_a_caption_says_what_was_seen_and_picked(captioner, frames, model_folder
 
 
 def test_an_update_counts_the_frames_up_to_its_pick(captioner, frames):
-    updates = list(captioner.stream(frames, picker=changes()))
+    updates = list(captioner.stream(frames, picker=changes(), new_scene=one_scene))
     assert [(update.seconds, update.frames_seen) for update in updates] == [(0.0, 1), (0.75, 4), (1.5, 7), (2.25, 10)]
     assert updates[0].changed
     texts = [update.text for update in updates]
@@ -429,8 +434,8 @@ def test_a_video_that_breaks_off_is_captioned_from_what_is_left_and_says_so(capt
 
 def test_frames_picked_from_a_file_are_images_of_its_size(clip):
     images = pick(clip, picker=UniformPicker(3), num_frames=10)
-    assert [number_of(np.asarray(image.image)) for image in images] == [7, 27, 42]  # samples 1, 5 and 8 of 2, 7, 12, …
-    assert images[0].image.size == (96, 64)
+    assert [number_of(np.asarray(image)) for image in images] == [7, 27, 42]  # samples 1, 5 and 8 of 2, 7, 12, …
+    assert images[0].size == (96, 64)
 
 
 def test_a_model_is_found_by_folder_by_run_and_by_name(model_folder, tmp_path, monkeypatch):
@@ -455,9 +460,11 @@ def test_a_package_without_its_default_model_says_so(tmp_path, monkeypatch):
 
 def test_picked_frames_come_as_full_size_images(frames, model_folder):
     images = pick(frames, picker=UniformPicker(2))
-    assert [(image.pick.index, image.image.size) for image in images] == [(3, (80, 60)), (9, (80, 60))]
-    assert np.array_equal(np.asarray(images[0].image), frames[3].pixels())
-    assert pick(frames, model=model_folder)[0].pick.index == 0
+    assert [(image.index, image.seconds, image.size) for image in images] == [
+        (3, frames[3].seconds, (80, 60)), (9, frames[9].seconds, (80, 60)),
+    ]  # fmt: skip
+    assert np.array_equal(np.asarray(images[0]), frames[3].pixels())
+    assert pick(frames, model=model_folder)[0].index == 0
 
 
 class FixedPicker:
@@ -475,7 +482,7 @@ class FixedPicker:
 def test_a_budget_keeps_the_first_and_the_surest_picks_in_order(frames):
     picker = FixedPicker({0: None, 1: 0.6, 2: 0.9, 3: 0.0, 4: 0.8})
     for budget, expected in ((1, [0]), (3, [0, 2, 4]), (99, [0, 1, 2, 3, 4])):
-        assert [image.pick.index for image in pick(frames, picker=picker, budget=budget)] == expected
+        assert [image.index for image in pick(frames, picker=picker, budget=budget)] == expected
     with pytest.raises(BadSetting, match="budget is 0: 1 frame or more is possible"):
         pick(frames, picker=picker, budget=0)
 

@@ -84,7 +84,7 @@ def test_every_command_in_the_documents_parses(line: CommandLine) -> None:
 
 def needs_only_videos(line: CommandLine) -> bool:
     name, *rest = line.arguments
-    return (name in ("caption", "pick") and "--model" not in rest) or line.arguments == ["info"]
+    return (name in ("caption", "pick", "timeline") and "--model" not in rest) or line.arguments == ["info"]
 
 
 load_once = functools.cache(load)

@@ -8,9 +8,10 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from picknet.captioner import Caption, Captioner, PickedFrame, Sentence, Update, load, pick
+    from picknet.captioner import Caption, Captioner, Sentence, Update, load, pick
     from picknet.config import Config, load_config
     from picknet.errors import PicknetError
+    from picknet.frames import PickedFrame
     from picknet.picking import (
         AllPicker,
         CoinPicker,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         StridePicker,
         UniformPicker,
     )
+    from picknet.timeline import Segment
     from picknet.video import Frame, Video
 
     __version__: str
@@ -44,6 +46,7 @@ __all__ = [
     "PicknetError",
     "RandomPicker",
     "SceneChangePicker",
+    "Segment",
     "Sentence",
     "StridePicker",
     "UniformPicker",
@@ -57,9 +60,11 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker would take __getattr__ as leave for any name
     _HOMES = {
-        "captioner": {"Caption", "Captioner", "PickedFrame", "Sentence", "Update", "load", "pick"},
+        "captioner": {"Caption", "Captioner", "Sentence", "Update", "load", "pick"},
         "config": {"Config", "load_config"},
         "errors": {"PicknetError"},
+        "frames": {"PickedFrame"},
+        "timeline": {"Segment"},
         "video": {"Frame", "Video"},
         "picking": {"Pick", *(name for name in __all__ if name.endswith("Picker"))},
     }

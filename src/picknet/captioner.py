@@ -1,14 +1,17 @@
 """A video in, a sentence out: the walk from glance to pick to feature to memory, and the beam search that writes.
 
 Offline and streaming are one walk. `Captioner.caption` runs it to the end and speaks once, `Captioner.stream` speaks
-after every pick; what is carried along is one glance and one state, however long the video.
+after every pick, `Captioner.timeline` at the end of every scene; with a scene the walk begins anew. What is carried
+along is one glance and one state, however long the video.
 """
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +23,21 @@ from numpy.typing import NDArray
 from picknet.confidence import Confidence
 from picknet.config import VideoConfig
 from picknet.errors import PicknetError
-from picknet.picking import Pick, Picker, learned_picker
+from picknet.live import BadSetting, Live, LiveSource
+from picknet.picking import BudgetPicker, Pick, Picker, SceneWatch, learned_picker
 from picknet.runtime import BadModel, Runtime, State
 from picknet.text import BOS, EOS, NEVER_WRITTEN
+from picknet.timeline import PATIENCE, Segment, parts, readable
 from picknet.video import GLANCE_SIZE, Frame, Video
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from picknet.frames import PickedFrame
 
 Array = NDArray[Any]
 Source = str | os.PathLike[str] | Iterable[Frame]
 """A video by its path or address, or frames from anywhere."""
+SceneRule = Callable[[Frame], bool]
+"""Asked about every frame of a stream in turn: whether a new scene begins with it."""
 Step = Callable[[Array, Array], tuple[Array, Array]]
 """Words (n,) and states (n, S) -> log-probabilities of the next words (n, V), next states (n, S)."""
 
@@ -53,10 +60,6 @@ EMPTY_WORDS = frozenset(
 
 class NothingToCaption(PicknetError):
     """No frame at all."""
-
-
-class BadSetting(PicknetError):
-    """A number of frames, a budget or a rate that cannot be."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +103,31 @@ class Update:
     pick: Pick
     frames_seen: int
     num_picks: int
+    confidence: float | None = None
+    """As in a caption."""
+    scene: int = 0
+    """Which scene the text is about; with each new one the memory starts anew."""
+    lag: float | None = None
+    """Seconds from the frame's arrival to this update; None for a source that waits for us."""
+    damage: str | None = None
+    """What could not be read so far."""
 
 
 @dataclass(frozen=True)
-class PickedFrame:
-    image: "Image"
-    pick: Pick
+class Picked:
+    """What was picked from a video: the frames as the decoder left them, which is half the size of an image."""
+
+    frames: tuple[tuple[Frame, Pick], ...]
+    frames_seen: int
+    damage: str | None
+    """As in a caption."""
+
+    def images(self) -> "Iterator[PickedFrame]":
+        """One after the other, full size and upright."""
+        from picknet.frames import PickedFrame
+
+        for frame, pick in self.frames:
+            yield PickedFrame(frame.pixels(), pick)
 
 
 class Captioner:
@@ -143,24 +165,98 @@ class Captioner:
         if not picks:
             raise NothingToCaption(f"{frames.name}: there is no frame to caption")
         sentences = self.candidates(state, count=candidates, beam=beam)
-        text, log_probability = sentences[0].text, sentences[0].log_probability
-        confidence = self.confidence.of(text, log_probability) if self.confidence else None
+        best = sentences[0]
         return Caption(
-            text, tuple(picks), frames.seen, frames.name, self.name, damage, log_probability, confidence, sentences
+            best.text,
+            tuple(picks),
+            frames.seen,
+            frames.name,
+            self.name,
+            damage,
+            best.log_probability,
+            self._confidence(best),
+            sentences,
         )
 
     def stream(
-        self, source: Source, *, fps: float = 1.0, picker: Picker | None = None, beam: int | None = None
+        self,
+        source: LiveSource | Live,
+        *,
+        fps: float = 1.0,
+        picker: Picker | None = None,
+        beam: int | None = None,
+        new_scene: SceneRule | None = None,
+        realtime: bool = False,
+        timeout: float = 15.0,
+        retries: int = 10,
     ) -> Iterator[Update]:
-        """The caption so far after every pick, while frames come: `fps` of them a second of video, or those given."""
+        """The caption so far after every pick, while frames come: `fps` of them a second, or the frames given.
+
+        source: a file, `-`, a camera, an address, frames, arrays RGB (H, W, 3), or a `Live` with settings of its own.
+        new_scene: by default a `SceneWatch`, and a scene ends after as many picks as a clip has samples in training.
+        realtime, timeout, retries: as in `Live`.
+        """
         beam = self._checked_beam(beam)
-        if not fps > 0:
-            raise BadSetting(f"fps is {fps}: more than 0 frames a second are needed")
-        text = None
-        with _opened(source, lambda video: video.sample_by_time(fps=fps)) as frames:
-            for num_picks, (pick, state) in enumerate(self._walk(frames, picker), start=1):
-                before, text = text, self.describe(state, beam=beam).text
-                yield Update(pick.seconds, text, text != before, pick, frames.seen, num_picks)
+        live = source
+        if not isinstance(live, Live):
+            live = Live(live, fps=fps, realtime=realtime, timeout=timeout, retries=retries)
+        if live.is_live:
+            self._warm_up(beam)
+        max_picks = math.inf if new_scene else self.config.video.num_frames
+        text, num_picks = None, 0
+        with live:
+            frames = _Frames(live.name, live, live)
+            for scene, shown in enumerate(frames.scenes(new_scene or SceneWatch())):
+                for place, (pick, state) in enumerate(self._walk(shown, picker), start=1):
+                    if place == max_picks:
+                        frames.scene += 1  # begins with the next frame
+                    before, sentence = text, self.describe(state, beam=beam)
+                    text = sentence.text
+                    num_picks += 1
+                    yield Update(
+                        pick.seconds,
+                        text,
+                        text != before,
+                        pick,
+                        frames.seen,
+                        num_picks,
+                        self._confidence(sentence),
+                        scene,
+                        live.lag,
+                        live.damage,
+                    )
+
+    def timeline(
+        self, video: Source, *, fps: float = 2.0, picker: Picker | None = None, beam: int | None = None
+    ) -> Iterator[Segment]:
+        """What is shown from when to when, in order and without gaps: `fps` frames a second are glanced at.
+
+        Scenes are told apart as in a stream, but since a film can wait, a scene begins with its very first frame. It is
+        described once, when all of its picks are known, and if it is long in several parts, as `timeline.py` has it.
+        """
+        beam = self._checked_beam(beam)
+        with _opened(video, _by_time(fps)) as frames:
+            yield from readable(self._parts(frames, picker, beam=beam, step=1 / fps))
+
+    def _parts(self, frames: "_Frames", picker: Picker | None, *, beam: int, step: float) -> Iterator[Segment]:
+        """Every scene, or part of one, however short. step: how long the last frame is shown, if nothing else tells."""
+        before: Segment | None = None
+        for scene in frames.scenes(SceneWatch(patience=PATIENCE), hindsight=PATIENCE - 1):
+            for part in parts(scene):
+                first = next(part)
+                state, picks = self.runtime.start(), []
+                for pick, following in self._walk(itertools.chain([first], part), picker):
+                    picks.append(pick)
+                    state = following
+                if not picks:  # by a picker that may find nothing: what came before goes on
+                    continue
+                if before:
+                    yield dataclasses.replace(before, end=first.seconds)
+                sentence = self.describe(state, beam=beam)
+                sure = self._confidence(sentence)
+                before = Segment(first.seconds, first.seconds, sentence.text, sure, tuple(picks), frames.damage)
+        if before:
+            yield dataclasses.replace(before, end=frames.end(step), damage=frames.damage)
 
     def feature(self, frame: Frame) -> Array:
         """What the CNN makes of a frame: the mean over its cells, (feature,)"""
@@ -212,12 +308,22 @@ class Captioner:
     def _step(self, memory: State) -> Step:
         return lambda words, states: self.runtime.decode(words, memory, states)
 
-    def _walk(self, frames: Iterable[Frame], picker: Picker | None) -> Iterator[tuple[Pick, State]]:
-        """Each pick, and the memory once its frame is in it."""
+    def _walk(self, scene: Iterable[Frame], picker: Picker | None) -> Iterator[tuple[Pick, State]]:
+        """Each pick of a scene, and the memory of the scene once its frame is in it."""
         state = self.runtime.start()
-        for frame, pick in (picker or self.picker).pick(frames):
+        for frame, pick in (picker or self.picker).pick(scene):
             state = self.runtime.encode(self.features(frame), state)
             yield pick, state
+
+    def _confidence(self, sentence: Sentence) -> float | None:
+        return self.confidence.of(sentence.text, sentence.log_probability) if self.confidence else None
+
+    def _warm_up(self, beam: int) -> None:
+        """Use every graph once. It is compiled then, which takes a second that a live source would not wait."""
+        size = self.config.model.image_size
+        blank = Frame.from_pixels(np.zeros((size, size, 3), np.uint8), index=0, seconds=0.0)
+        self.runtime.policy(blank.glance()[None], blank.glance()[None], np.zeros(1, np.float32))
+        self.describe(self.runtime.encode(self.features(blank), self.runtime.start()), beam=beam)
 
     def _checked_beam(self, beam: int | None) -> int:
         # The config knows which beams are possible.
@@ -366,48 +472,108 @@ def pick(
     video: Source,
     *,
     budget: int | None = None,
+    exact: bool = False,
     picker: Picker | None = None,
     model: str | os.PathLike[str] | None = None,
     num_frames: int | None = None,
-) -> list[PickedFrame]:
-    """The picked frames of a video as full-size images: by `picker`, or by the PickNet of a model.
+) -> "list[PickedFrame]":
+    """The picked frames of a video as full-size PIL images: by `picker`, by a `budget`, or by the PickNet of a model.
 
-    With a budget at most so many: the first, then those the policy was surest of, in the order of the video.
+    With a budget at most so many, with `exact` neither more nor less: the first, and those that show what happens. They
+    are taken from a frame a second, of a short video from more, and no model is needed. Of the picks of a `picker` a
+    budget keeps those that it was surest of.
     """
-    from PIL.Image import fromarray
+    found = picked(video, budget=budget, exact=exact, picker=picker, model=model, num_frames=num_frames)
+    return list(found.images())
 
+
+def picked(
+    video: Source,
+    *,
+    budget: int | None = None,
+    exact: bool = False,
+    picker: Picker | None = None,
+    model: str | os.PathLike[str] | None = None,
+    num_frames: int | None = None,
+    seen: Callable[[float], object] = lambda seconds: None,
+) -> Picked:
+    """What `pick` makes images of. seen: is told the seconds of each frame that is looked at."""
     if budget is not None and budget < 1:
         raise BadSetting(f"budget is {budget}: 1 frame or more is possible")
-    settings = VideoConfig()
-    if picker is None:
+    if exact and (budget is None or picker is not None):
+        raise BadSetting("exact is True: it needs a budget, and no picker that has a say in it")
+    sample = _evenly(num_frames, VideoConfig())
+    chosen = picker
+    if chosen is None and budget is not None:
+        chosen = BudgetPicker(budget, exact=exact)
+        sample = sample if num_frames else _every_second(budget)
+    elif chosen is None:
         captioner = load(model)
-        picker, settings = captioner.picker, captioner.config.video
-    with _opened(video, _evenly(num_frames, settings)) as frames:
-        picked = list(picker.pick(frames))
-        if budget is not None:
+        chosen, sample = captioner.picker, _evenly(num_frames, captioner.config.video)
+    with _opened(video, sample) as frames:
+        kept = list(chosen.pick(_told(frames, seen)))
+        if exact and len(kept) != budget:
+            raise BadSetting(f"{frames.name}: exactly {budget} frames were asked for, and it has {frames.seen}")
+        if budget is not None and picker is not None:
             # The first frame has no probability, since the policy was not asked; it comes before all others.
-            surest = sorted(picked, key=lambda one: -math.inf if one[1].probability is None else -one[1].probability)
-            picked = sorted(surest[:budget], key=lambda one: one[1].index)
-        return [PickedFrame(fromarray(frame.pixels()), pick) for frame, pick in picked]
+            surest = sorted(kept, key=lambda one: -math.inf if one[1].probability is None else -one[1].probability)
+            kept = sorted(surest[:budget], key=lambda one: one[1].index)
+        return Picked(tuple(kept), frames.seen, frames.damage)
+
+
+def _told(frames: Iterable[Frame], seen: Callable[[float], object]) -> Iterator[Frame]:
+    for frame in frames:
+        seen(frame.seconds)
+        yield frame
 
 
 class _Frames:
-    """Frames on their way to a picker, counted as they pass."""
+    """Frames on their way to a picker, counted as they pass, scene by scene where scenes are told apart."""
 
-    def __init__(self, name: str, frames: Iterable[Frame], video: Video | None = None) -> None:
+    def __init__(self, name: str, frames: Iterable[Frame], video: Video | Live | None = None) -> None:
         self.name = name
         self.seen = 0
+        self.scene = 0
+        """Which scene the next frame belongs to. Whoever raises it begins a new one."""
         self._frames = frames
         self._video = video
+        self._last = self._gap = 0.0
 
     def __iter__(self) -> Iterator[Frame]:
         for frame in self._frames:
             self.seen += 1
+            self._last, self._gap = frame.seconds, frame.seconds - self._last
             yield frame
+
+    def scenes(self, new_scene: SceneRule, *, hindsight: int = 0) -> Iterator[Iterator[Frame]]:
+        """The frames of one scene after the other, each as it comes; a scene is over when the next one has begun.
+
+        hindsight: how many frames of a new scene have passed before the rule can tell. So many are held back.
+        """
+
+        def passing() -> Iterator[Frame]:
+            held: deque[Frame] = deque()
+            for frame in self:
+                held.append(frame)
+                if new_scene(frame):
+                    self.scene += 1
+                if len(held) > hindsight:
+                    yield held.popleft()
+            yield from held
+
+        return (scene for _, scene in itertools.groupby(passing(), key=lambda _: self.scene))
 
     @property
     def damage(self) -> str | None:
         return self._video.damage if self._video else None
+
+    def end(self, step: float) -> float:
+        """When it is all over: as a file says itself, unless it breaks off; else the last frame stays like the others.
+
+        step: how long it stays if it is alone.
+        """
+        stored = self._video.seconds if isinstance(self._video, Video) and not self.damage else None
+        return stored if stored and stored > self._last else self._last + (self._gap or step)
 
 
 def _evenly(num_frames: int | None, settings: VideoConfig) -> Callable[[Video], Iterator[Frame]]:
@@ -415,6 +581,18 @@ def _evenly(num_frames: int | None, settings: VideoConfig) -> Callable[[Video], 
     if count < 1:
         raise BadSetting(f"num_frames is {count}: at least 1 frame is needed")
     return lambda video: video.sample_evenly(count=count)
+
+
+def _by_time(fps: float) -> Callable[[Video], Iterator[Frame]]:
+    if not 0 < fps < math.inf:
+        raise BadSetting(f"fps is {fps}: more than 0 frames a second are needed")
+    return lambda video: video.sample_by_time(fps=fps)
+
+
+def _every_second(budget: int) -> Callable[[Video], Iterator[Frame]]:
+    """A frame a second, so that nothing goes unseen; of a short video more, so that there is a choice."""
+    least = max(VideoConfig().num_frames, 2 * budget)
+    return lambda video: video.sample_by_time(fps=max(1.0, least / video.seconds) if video.seconds else 1.0)
 
 
 @contextlib.contextmanager

@@ -2,20 +2,24 @@
 
 What a command needs is imported inside it, so that `picknet --help` answers at once. Results go to standard output,
 everything else to standard error; whatever fails ends as one line and an exit code: 1, 2 for usage and settings, 130
-for Ctrl-C.
+for Ctrl-C, 143 for a stream that is told to end by SIGTERM.
 """
 
 import contextlib
 import csv
 import dataclasses
+import functools
 import glob
 import io
+import itertools
 import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -28,17 +32,22 @@ from picknet.errors import PicknetError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from picknet.captioner import Caption, Captioner
+    from picknet.captioner import Caption, Captioner, Update
     from picknet.config import Config
     from picknet.evaluation import Evaluation, Example
-    from picknet.figures import Strip, Thumbnail
+    from picknet.figures import Storyboard, Strip, Thumbnail
+    from picknet.frames import PickedFrame
+    from picknet.live import Live
     from picknet.picking import Pick, Picker
+    from picknet.timeline import Segment
     from picknet.video import Frame
 
 DEFAULT_K = 6
 """The paper's k: PickNet's average number of picks on MSVD."""
 DEFAULT_CHANGE = 30.0
 """Grey values: about 6 picks of a clip of MSVD, too."""
+MAX_BUDGET = 1000
+"""That of `picking.py`, which is not imported to parse."""
 
 # Click's own class, wherever this version of Typer keeps its Click.
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
@@ -61,6 +70,31 @@ class CaptionFormat(StrEnum):
 class ResultFormat(StrEnum):
     text = "text"
     json = "json"
+
+
+class StreamFormat(StrEnum):
+    text = "text"
+    jsonl = "jsonl"
+
+
+class TimelineFormat(StrEnum):
+    text = "text"
+    json = "json"
+    srt = "srt"
+    vtt = "vtt"
+    csv = "csv"
+
+
+class PickFormat(StrEnum):
+    paths = "paths"
+    base64 = "base64"
+    openai = "openai"
+    anthropic = "anthropic"
+
+
+class ImageFormat(StrEnum):
+    jpeg = "jpeg"
+    png = "png"
 
 
 class PickerName(StrEnum):
@@ -277,9 +311,25 @@ def caption(
 
 @app.command()
 def pick(
-    video: Annotated[str, typer.Argument(help="A video.")],
-    out: Annotated[Path, typer.Option(help="A new folder for the picked frames and their index.json.")],
-    budget: Annotated[int | None, typer.Option(min=1, help="At most so many picks: PickNet's most probable.")] = None,
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="VIDEO", help="Videos, folders, patterns; or, with --budget, one source as stream has."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A new folder for the frames and index.json, or for one such for each video."),
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option(metavar="N", help="At most so many picks, of a video of any length.")
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Exactly so many, even if little happens.")] = False,
+    format: Annotated[
+        PickFormat, typer.Option(help="What is printed: the files' names, or the frames as JSON for chat models.")
+    ] = PickFormat.paths,
+    image_format: Annotated[ImageFormat, typer.Option(help="What a frame is kept as.")] = ImageFormat.jpeg,
+    max_side: Annotated[
+        int | None, typer.Option(min=1, metavar="PIXELS", help="Shrink frames that are wider or higher.")
+    ] = None,
     picker: OnePicker = PickerName.picknet,
     k: K = None,
     change: Change = None,
@@ -287,31 +337,430 @@ def pick(
     frames: Frames = None,
     seed: Seed = 0,
 ) -> None:
-    """Write the picked frames of a video as full-size pictures."""
+    """Pick the frames that matter: as full-size pictures, or ready for a vision-language model."""
     _check_numbers([picker], k, change)
+    if budget is not None and not 1 <= budget <= MAX_BUDGET:
+        raise BadUsage(f"--budget {budget}: 1 to {MAX_BUDGET:,} frames are possible")
     if budget and picker is not PickerName.picknet:
         raise BadUsage(f"--budget is for --picker picknet; {picker.value} takes --k")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if exact and not budget:
+        raise BadUsage("--exact needs a --budget to keep to")
+    if not out and format is PickFormat.paths:
+        others = ", ".join(name for name in PickFormat if name is not PickFormat.paths)
+        raise BadUsage(f"--format paths needs a folder: --out DIR; possible without one are {others}")
+    if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadUsage(f"{out}: is there already and is not an empty folder; name a new one")
+    watch = _Watch.over(files)
+    if watch and (exact or not budget):
+        raise BadUsage(f"{watch.live.name}: may have no end; --budget N, without --exact, says how much to keep")
+    videos, problems = ([watch.live.name], []) if watch else _find_videos(files)
+    for problem in problems:
+        _say(problem)
+    if not videos:
+        raise typer.Exit(1)
 
-    from picknet import captioner
-    from picknet.figures import save
-    from picknet.files import write_text
+    from picknet.captioner import load, picked
+    from picknet.frames import check_folder, write_frames
+    from picknet.live import BadSetting
+    from picknet.video import UnreadableVideo
 
+    if out:
+        check_folder(out)  # or a long film would be watched in vain
+    folders = [out / name for name in _own_names(videos)] if out and len(videos) > 1 else [out] * len(videos)
     chosen = None
-    if picker is not PickerName.picknet:
-        chosen = _picker(
-            picker, k=k, change=change, frames=frames, seed=seed, captioner=lambda: captioner.load(model)
-        )
-    picked = captioner.pick(video, budget=budget, picker=chosen, model=model, num_frames=frames)
-    rows = []
-    for number, frame in enumerate(picked, start=1):
-        name = f"{number:03d}_{frame.pick.seconds:.3f}s.jpg"
-        save(frame.image, out / name)
-        rows.append({"file": name, **_pick_json(frame.pick)})
-        print(out / name, flush=True)
-    index = {"video": video, "picker": picker.value, "picks": rows}
-    write_text(out / "index.json", json.dumps(index, indent=2) + "\n")
+    if not budget:
+        captioner = functools.cache(lambda: load(model))
+        chosen = _picker(picker, k=k, change=change, frames=frames, seed=seed, captioner=captioner)
+        if picker is PickerName.picknet:
+            frames = frames or captioner().config.video.num_frames
+    num_failed = len(problems)
+    with _progress("seconds seen", 0 if watch else _seconds_to_tell(videos)) as tick:
+        for video, folder in zip(videos, folders, strict=True):
+            try:
+                found = picked(
+                    watch or video,
+                    budget=budget,
+                    exact=exact,
+                    picker=chosen,
+                    num_frames=frames,
+                    seen=_each_second(tick),
+                )
+            except (UnreadableVideo, BadSetting) as error:
+                _say(str(error))
+                num_failed += 1
+                continue
+            damage = watch.live.damage if watch else found.damage
+            if damage:
+                _say(f"{video}: {damage}; picked from what could be read")
+            if folder and found.frames:
+                about: dict[str, Any] = {"video": video, "picker": "budget" if budget else picker.value}
+                about |= {"frames_seen": found.frames_seen} | ({"damage": damage} if damage else {})
+                write_frames(
+                    found.images(),
+                    folder,
+                    about=about,
+                    image_format=image_format.value,
+                    max_side=max_side,
+                    written=functools.partial(print, flush=True) if format is PickFormat.paths else lambda _: None,
+                )
+            if format is not PickFormat.paths:
+                _print_frames(video, found.images(), format, image_format=image_format.value, max_side=max_side)
+    if num_failed or (watch and watch.code):
+        raise typer.Exit(watch.code if watch else 1)
+
+
+class _Watch:
+    """The frames of a live source until it ends, is lost, or Ctrl-C or SIGTERM tells that it is enough.
+
+    What was picked until then is kept: to whoever takes the frames, each of these is an end like any other.
+    """
+
+    def __init__(self, live: "Live") -> None:
+        self.live = live
+        self.code = 0
+        """What to exit with."""
+        self._waiting = False
+
+    @classmethod
+    def over(cls, files: Sequence[str]) -> "_Watch | None":
+        """One over the live source that is named, if it is one and nothing else is named."""
+        from picknet.connection import recognised
+        from picknet.live import Live
+
+        is_live = len(files) == 1 and recognised(files[0]).kind != "file"
+        return cls(Live(files[0], note=_say)) if is_live else None
+
+    def __iter__(self) -> Iterator["Frame"]:
+        from picknet.live import LostSource
+
+        ends = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, self._end) for number in ends]
+        frames = iter(self.live)
+        try:
+            while not self.code:
+                self._waiting = True
+                frame = next(frames, None)
+                self._waiting = False
+                if frame is None:
+                    return
+                yield frame
+        except KeyboardInterrupt:
+            pass  # the code says so
+        except LostSource as error:
+            _say(str(error))
+            self.code = 1
+        finally:
+            for number, handler in zip(ends, before, strict=True):
+                signal.signal(number, handler)
+
+    def _end(self, number: int, _: object) -> None:
+        self.code = 128 + number
+        if self._waiting:  # whoever takes the frames is not disturbed
+            self._waiting = False
+            raise KeyboardInterrupt
+
+
+def _each_second(tick: Callable[[], object]) -> Callable[[float], None]:
+    """A function of ever more seconds that ticks for each that is over."""
+    num_ticks = 0
+
+    def see(seconds: float) -> None:
+        nonlocal num_ticks
+        while num_ticks < int(seconds):
+            num_ticks += 1
+            tick()
+
+    return see
+
+
+def _print_frames(
+    video: str, frames: Iterable["PickedFrame"], format: PickFormat, *, image_format: str, max_side: int | None
+) -> None:
+    """base64: an object a line for each frame; the others: a list a line for each video."""
+    from picknet.frames import anthropic_parts, encode, openai_parts
+
+    if format is PickFormat.base64:
+        for frame in frames:
+            encoded = encode(frame, image_format=image_format, max_side=max_side)
+            size = {"width": encoded.width, "height": encoded.height}
+            coded = {"media_type": encoded.media_type, "data": encoded.base64}
+            print(json.dumps({"video": video, **_pick_json(frame.pick), **size, **coded}), flush=True)
+        return
+    parts = openai_parts if format is PickFormat.openai else anthropic_parts
+    print(json.dumps(parts(frames, image_format=image_format, max_side=max_side)), flush=True)
+
+
+@app.command()
+def stream(
+    source: Annotated[
+        str, typer.Argument(help="A file, - (standard input), a camera (0), or rtsp://, rtmp://, http(s):// or udp://.")
+    ],
+    fps: Annotated[float, typer.Option(min=0.001, max=1000, help="Frames a second that are glanced at.")] = 1.0,
+    format: Annotated[StreamFormat, typer.Option(help="jsonl: one object a line.")] = StreamFormat.text,
+    only_changes: Annotated[
+        bool, typer.Option("--only-changes", help="Say a sentence only when it differs from the one before.")
+    ] = False,
+    realtime: Annotated[
+        bool, typer.Option("--realtime", help="Read a file at its own speed; drop from it, and from a pipe, when late.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Seconds without a frame after which a source is given up or lost.")
+    ] = 15.0,
+    retries: Annotated[int, typer.Option(min=0, help="How often in a row a lost source is tried again.")] = 10,
+    model: Model = None,
+    beam: Beam = None,
+) -> None:
+    """Describe a camera or another stream as it runs: a sentence after every pick."""
+    from picknet.captioner import load
+    from picknet.live import Live
+
+    teller = _Teller(format)
+    live = Live(source, fps=fps, realtime=realtime, timeout=timeout, retries=retries, note=teller.note)
+    captioner = load(model)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    num_picks = num_sentences = 0
+    try:
+        for update in captioner.stream(live, beam=beam):
+            num_picks, num_sentences = update.num_picks, num_sentences + update.changed
+            if update.changed or not only_changes:
+                teller.tell(update)
+    finally:
+        teller.end()
+        if live.num_frames:
+            _say(_stream_summary(live, num_picks, num_sentences))
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Teller:
+    """Prints updates: on a terminal one line that is written over, elsewhere a line for each."""
+
+    def __init__(self, format: StreamFormat) -> None:
+        self._format = format
+        self._rewrites = format is StreamFormat.text and sys.stdout.isatty()
+        self._line = ""
+        self._lock = threading.Lock()  # a lost connection is noted while an update is told
+
+    def tell(self, update: "Update") -> None:
+        with self._lock:
+            if self._format is StreamFormat.jsonl:
+                print(json.dumps(_update_json(update)), flush=True)
+            elif not self._rewrites:
+                print(f"{_clock(update.seconds)}  {update.text}", flush=True)
+            else:
+                picks = f"{_many(update.num_picks, 'pick')} of {_many(update.frames_seen, 'frame')}"
+                line = f"{_clock(update.seconds)}  {update.text}  ({picks})"
+                self._line = line[: shutil.get_terminal_size().columns - 1]
+                print(f"\r\x1b[2K{self._line}", end="", flush=True)
+
+    def note(self, message: str) -> None:
+        """A line for people, above the one that is written over."""
+        with self._lock:
+            if self._line:
+                print("\r\x1b[2K", end="", flush=True)
+            _say(message)
+            print(self._line, end="", flush=True)
+
+    def end(self) -> None:
+        """Leave what is said on a line of its own."""
+        with self._lock:
+            if self._line:
+                print(flush=True)
+            self._line = ""
+
+
+def _clock(seconds: float) -> str:
+    """Hours, minutes and seconds: 0:01:05."""
+    minutes, seconds = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+
+
+def _update_json(update: "Update") -> dict[str, Any]:
+    content = {
+        "seconds": update.seconds,
+        "caption": update.text,
+        "changed": update.changed,
+        "probability": update.pick.probability,
+        "confidence": update.confidence,
+        "frames_seen": update.frames_seen,
+        "picks": update.num_picks,
+        "scene": update.scene,
+        "lag": update.lag,
+    }
+    return content | ({"damage": update.damage} if update.damage else {})
+
+
+def _stream_summary(live: "Live", num_picks: int, num_sentences: int) -> str:
+    parts = [
+        f"{_many(live.num_frames, 'frame')} until {_clock(live.seconds)}",
+        _many(num_picks, "pick"),
+        _many(num_sentences, "sentence"),
+    ]
+    if live.max_lag is not None:
+        parts += [f"{live.num_dropped:,} dropped", f"lag at most {live.max_lag:.1f} s"]
+    if live.num_reconnects:
+        parts.append(f"lost {_many(live.num_reconnects, 'time')}")
+    if live.damage:
+        parts.append(live.damage)
+    return f"{live.name}: {', '.join(parts)}"
+
+
+@app.command()
+def timeline(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILM", help="Videos, folders of videos, or patterns such as 'clips/*.mp4'.")
+    ],
+    format: Annotated[
+        TimelineFormat | None, typer.Option(help="srt, vtt: subtitles; json: one object a film.", show_default="text")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write .txt, .json, .srt, .vtt, .csv: a file's name for one film, a folder for any number."),
+    ] = None,
+    sheet: Annotated[
+        Path | None, typer.Option(help="Write the storyboard: a picture's name for one film, a folder for any number.")
+    ] = None,
+    fps: Annotated[float, typer.Option(min=0.001, max=1000, help="Frames a second that are glanced at.")] = 2.0,
+    model: Model = None,
+    beam: Beam = None,
+) -> None:
+    """Tell what a long video shows, from when to when: as lines, as subtitles, as a storyboard."""
+    videos, problems = _find_videos(files)
+    format, places = _timeline_places(out, format, videos)
+    sheets = _sheet_paths(sheet, videos) if sheet else [None] * len(videos)
+    for problem in problems:
+        _say(problem)
+    if not videos:
+        raise typer.Exit(1)
+
+    from picknet.captioner import load
+    from picknet.figures import Storyboard
+    from picknet.files import written_whole
+    from picknet.frames import check_folder
+    from picknet.timeline import as_csv, as_json, as_srt, as_text, as_vtt
+    from picknet.video import UnreadableVideo
+
+    for path in filter(None, (*places, *sheets)):
+        check_folder(path.parent)  # a long film would be watched in vain
+    captioner = load(model)
+    writers: dict[TimelineFormat, Callable[[Iterable[Segment], str], Iterator[str]]] = {
+        TimelineFormat.text: lambda segments, _: as_text(segments),
+        TimelineFormat.json: lambda segments, video: as_json(segments, video=video, model=captioner.name),
+        TimelineFormat.srt: lambda segments, _: as_srt(segments),
+        TimelineFormat.vtt: lambda segments, _: as_vtt(segments),
+        TimelineFormat.csv: lambda segments, video: as_csv(segments, video=video),
+    }
+    num_failed = len(problems)
+    with _progress("seconds told", _seconds_to_tell(videos)) as tick:
+        for number, (video, place, path) in enumerate(zip(videos, places, sheets, strict=True)):
+            board = Storyboard(path, title=Path(video).name) if path else None
+            watched = _TimelineWatch(captioner.picker, tick, keep=board is not None)
+            content = writers[format](_told(captioner, video, watched, board, fps=fps, beam=beam), video)
+            try:
+                if place:
+                    with written_whole(place) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+                        file.writelines(content)
+                    print(place, flush=True)
+                    continue
+                if number and format is TimelineFormat.csv:
+                    next(content)  # the names of the columns stand above all films
+                name = f"{_shown(video)}: " if len(videos) > 1 and format is TimelineFormat.text else ""
+                for piece in content:
+                    print(name + piece, end="", flush=True)
+            except UnreadableVideo as error:
+                _say(str(error))
+                num_failed += 1
+    if num_failed:
+        raise typer.Exit(1)
+
+
+def _timeline_places(
+    out: Path | None, format: TimelineFormat | None, videos: Sequence[str]
+) -> tuple[TimelineFormat, Sequence[Path | None]]:
+    """The format, and the file that each film's timeline is written to; None for standard output."""
+    suffixes = {f".{name}" if name is not TimelineFormat.text else ".txt": name for name in TimelineFormat}
+    if out is None:
+        if len(videos) > 1 and format in (TimelineFormat.srt, TimelineFormat.vtt):
+            raise BadUsage(f"--format {format}: is for one film; for {len(videos)} of them name a folder, --out FOLDER")
+        return format or TimelineFormat.text, [None] * len(videos)
+    if not out.suffix or out.is_dir():
+        format = format or TimelineFormat.text
+        suffix = next(suffix for suffix, name in suffixes.items() if name is format)
+        return format, [out / f"{name}{suffix}" for name in _own_names(videos)]
+    told = suffixes.get(out.suffix.lower())
+    if told is None:
+        raise BadUsage(f"--out {out}: a timeline ends in {', '.join(suffixes)}; a folder's name has no suffix")
+    if format not in (None, told):
+        raise BadUsage(f"--out {out}: is {told} by its name, but --format says {format}")
+    if len(videos) > 1:
+        raise BadUsage(f"--out {out}: one file cannot hold the timelines of {len(videos)} films; name a folder")
+    return told, [out] * len(videos)
+
+
+def _told(
+    captioner: "Captioner",
+    video: str,
+    watched: "_TimelineWatch",
+    board: "Storyboard | None",
+    *,
+    fps: float,
+    beam: int | None,
+) -> "Iterator[Segment]":
+    """The segments of a film, which go into its storyboard as they pass."""
+    damage = None
+    for segment in captioner.timeline(video, fps=fps, picker=watched, beam=beam):
+        damage = segment.damage
+        if board:
+            board.add(segment, watched.take(segment.picks))
+        yield segment
+    if board:
+        board.end()
+    if damage:
+        _say(f"{video}: {damage}; told what could be read")
+
+
+class _TimelineWatch:
+    """A picker that ticks for every second of film that it hands to another, and keeps small copies of the picks."""
+
+    def __init__(self, picker: "Picker", tick: Callable[[], object], *, keep: bool) -> None:
+        self._picker = picker
+        self._tick = tick
+        self._keep = keep
+        self._num_ticks = 0
+        self._kept: dict[int, Thumbnail] = {}
+
+    def pick(self, frames: Iterable["Frame"]) -> Iterator[tuple["Frame", "Pick"]]:
+        from picknet.figures import Thumbnail
+
+        for frame, pick in self._picker.pick(map(self._see, frames)):
+            if self._keep:
+                self._kept[pick.index] = Thumbnail.of(frame, max_side=240)
+            if len(self._kept) > 64:  # of a sentence without an end, every second will do; the newest may be another's
+                for index in list(self._kept)[1:-16:2]:
+                    del self._kept[index]
+            yield frame, pick
+
+    def take(self, picks: Sequence["Pick"]) -> "list[Thumbnail]":
+        """What is kept of these picks; it is let go, and all before it."""
+        taken = [self._kept[pick.index] for pick in picks if pick.index in self._kept]
+        self._kept = {index: copy for index, copy in self._kept.items() if index > picks[-1].index}
+        return taken
+
+    def _see(self, frame: "Frame") -> "Frame":
+        while self._num_ticks < int(frame.seconds):
+            self._num_ticks += 1
+            self._tick()
+        return frame
+
+
+def _seconds_to_tell(videos: Sequence[str]) -> int:
+    """How long the films are in all, where somebody sees the bar that it is for."""
+    from picknet.video import UnreadableVideo, Video
+
+    total = 0.0
+    for video in videos if sys.stderr.isatty() else ():
+        with contextlib.suppress(UnreadableVideo), Video(video) as opened:
+            total += opened.seconds or 0.0
+    return int(total)
 
 
 class _Watched:
@@ -333,6 +782,7 @@ class _Watched:
 
 def _find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     """The videos that files, folders and patterns stand for, and what is wrong with those that stand for none."""
+    from picknet.connection import without_password
     from picknet.video import VIDEO_SUFFIXES
 
     videos: list[str] = []
@@ -340,7 +790,9 @@ def _find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     for argument in arguments:
         # A name that exists is no pattern, whatever brackets it holds.
         matches = [argument] if os.path.lexists(argument) else sorted(glob.glob(argument, recursive=True))
-        if not matches:
+        if not matches and "://" in argument:
+            problems.append(f"{without_password(argument)}: an address, not a file; picknet stream describes those")
+        elif not matches:
             wrong = "no file matches this pattern" if glob.has_magic(argument) else "no such file or folder"
             problems.append(f"{argument or repr(argument)}: {wrong}")
         for match in matches:
@@ -368,12 +820,22 @@ def _sheet_paths(sheet: Path, videos: Sequence[str]) -> list[Path]:
         if len(videos) > 1:
             raise BadUsage(f"--sheet {sheet}: one file cannot hold the sheets of {len(videos)} videos; name a folder")
         return [sheet] * len(videos)
-    paths: list[Path] = []
+    return [sheet / f"{name}.png" for name in _own_names(videos)]
+
+
+def _own_names(videos: Sequence[str]) -> list[str]:
+    """What to call that which is written for each video: by its name without the suffix; NAME-2 where there are two.
+
+    On some disks, names that differ in capitals alone are one.
+    """
+    taken: set[str] = set()
+    own: list[str] = []
     for video in videos:
         stem = Path(video).stem
-        names = (f"{stem}-{number}.png" if number > 1 else f"{stem}.png" for number in range(1, len(videos) + 1))
-        paths.append(next(path for name in names if (path := sheet / name) not in paths))
-    return paths
+        names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+        own.append(next(name for name in names if name.casefold() not in taken))
+        taken.add(own[-1].casefold())
+    return own
 
 
 def _write_sheet(path: Path, frames: Sequence["Thumbnail"], result: "Caption") -> None:

@@ -1,4 +1,5 @@
-"""Pictures for a talk: the contact sheet with its picks, the paper's histograms and examples, the online strip.
+"""Pictures for a talk: the contact sheet with its picks, the paper's histograms and examples, the online strip; and
+for an editor, the storyboard of a film.
 
 Every figure is made of smaller pictures (tiles, paragraphs, charts) set below or beside each other on a white page.
 """
@@ -20,6 +21,7 @@ from PIL import Image, ImageDraw, ImageFont
 from picknet.charts import DARK_GREEN, FAINT, GREEN, GREY, INK, MARGIN, PAPER, WIDTH, BadFigure, printable, typeface
 from picknet.files import written_whole
 from picknet.picking import Pick
+from picknet.timeline import Segment, clock
 
 GAP = 4
 BORDER = 6
@@ -29,6 +31,14 @@ MAX_TILE_HEIGHT = 480
 MAX_STRIP_COLUMNS = 5
 MAX_EXAMPLE_COLUMNS = 10
 MAX_EXAMPLE_HEIGHT = 200
+STORY_FRAMES = 4
+"""At most so many frames in a row of a storyboard."""
+STORY_BOX = (212, 159)
+"""(width, height) that a frame there has to fit into."""
+STORY_TIME_WIDTH = 196
+STORY_PADDING = 18
+PAGE_HEIGHT = 2262
+"""Pixels: a page of a storyboard has the sides of a sheet of A4."""
 
 FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     ".png": ("PNG", {"optimize": True}),
@@ -149,6 +159,46 @@ def example_sheet(strips: Sequence[Strip]) -> Image.Image:
     return _page(_below([_strip(strip) for strip in strips], 56, centred=True))
 
 
+class Storyboard:
+    """A film on paper: a row for each segment, with its time, its picked frames and its sentence.
+
+    What one page holds is written to `path`; of more, a page is written as soon as it is full, to NAME-p1.png,
+    NAME-p2.png and so on. So no more than a page is in memory, and Ctrl-C leaves whole pages.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, title: str) -> None:
+        self.pages: list[Path] = []
+        """Those written so far."""
+        self._path = Path(path)
+        self._title = title
+        self._segments: list[Segment] = []
+        self._rows: list[Image.Image] = []
+
+    def add(self, segment: Segment, frames: Sequence[Picture]) -> None:
+        """The next row. frames: the picked ones, or some of them."""
+        row = _story_row(segment, frames)
+        if self._rows and sum(row.height for row in self._rows) + row.height > PAGE_HEIGHT - 2 * MARGIN - 150:
+            self._write(self._page_path())
+        self._rows.append(row)
+        self._segments.append(segment)
+
+    def end(self) -> None:
+        """Write what is not yet written."""
+        if self._rows:
+            self._write(self._page_path() if self.pages else self._path)
+
+    def _page_path(self) -> Path:
+        return self._path.with_name(f"{self._path.stem}-p{len(self.pages) + 1}{self._path.suffix}")
+
+    def _write(self, path: Path) -> None:
+        page = f"page {len(self.pages) + 1}" if path != self._path else ""
+        header = _story_header(self._title, page, self._segments)
+        save(_page(_below([header, _below(self._rows, 0)], 10)), path)
+        self.pages.append(path)
+        self._rows.clear()
+        self._segments.clear()
+
+
 def save(image: Image.Image, path: str | os.PathLike[str]) -> None:
     """Write the picture, in the format its suffix names, whole or not at all."""
     suffix = Path(path).suffix.lower()
@@ -180,6 +230,60 @@ def _strip(strip: Strip) -> Image.Image:
         _paragraph([(word, GREY) for word in strip.note.split()], size=20, width=inner),
     ]
     return _below([*rows, _below(words, 4)], 10, centred=True)
+
+
+def _story_header(title: str, page: str, segments: Sequence[Segment]) -> Image.Image:
+    """The film's name, what time the page is about, and a ribbon with its segments as long as they last."""
+    width, start, end = WIDTH - 2 * MARGIN, segments[0].start, segments[-1].end
+    counted = f"{clock(start)} to {clock(end)} · {_many(len(segments), 'segment')}" + (f" · {page}" if page else "")
+    image = Image.new("RGB", (width, 104), PAPER)
+    draw = ImageDraw.Draw(image)
+    draw.text((width, 50), counted, fill=GREY, font=typeface(24), anchor="rs")
+    room = width - typeface(24).getlength(counted) - 40
+    draw.text((0, 50), _pieces(printable(title), typeface(40), int(room))[0], fill=INK, font=typeface(40), anchor="ls")
+    ribbon = Image.new("RGB", (width, 16), PAPER)
+    for number, segment in enumerate(segments):
+        left, right = (width * (at - start) / max(end - start, 1e-3) for at in (segment.start, segment.end))
+        # A gap of two pixels, but never without the segment itself.
+        ImageDraw.Draw(ribbon).rectangle((left, 0, max(right - 3, left), 16), fill=DARK_GREEN if number % 2 else GREEN)
+    image.paste(ribbon, (0, 76), _rounded(ribbon.size, 6))
+    return image
+
+
+def _story_row(segment: Segment, frames: Sequence[Picture]) -> Image.Image:
+    """From left to right: when, what was picked, what is said about it; a thin line above."""
+    count = min(len(frames), STORY_FRAMES)
+    shown = [frames[(2 * i + 1) * len(frames) // (2 * count)] for i in range(count)]
+    images = [(frame, Image.fromarray(frame.pixels())) for frame in shown]
+    tiles = [_tile(image, _fitted(image, STORY_BOX), label=clock(frame.seconds)) for frame, image in images]
+    strip = (STORY_BOX[0] + 2 * BORDER + GAP) * STORY_FRAMES
+    words_left = STORY_TIME_WIDTH + strip + 28
+    words_width = WIDTH - 2 * MARGIN - words_left
+    sentence = _paragraph([(word, INK) for word in segment.text.split()], size=32, width=words_width, centred=False)
+    facts = _many(len(segment.picks), "pick")
+    facts = facts if segment.confidence is None else f"confidence {segment.confidence:.2f} · {facts}"
+    note = _paragraph([(word, GREY) for word in facts.split()], size=20, width=words_width, centred=False)
+    words = _below([sentence, note], 4)
+
+    height = max([words.height, 120, *(tile.height for tile in tiles)]) + 2 * STORY_PADDING
+    row = Image.new("RGB", (WIDTH - 2 * MARGIN, height), PAPER)
+    draw = ImageDraw.Draw(row)
+    draw.line((0, 0, row.width, 0), fill=FAINT, width=2)
+    draw.text((0, height / 2 - 4), clock(segment.start), fill=INK, font=typeface(36), anchor="ls")
+    draw.text((0, height / 2 + 10), f"to {clock(segment.end)}", fill=GREY, font=typeface(24), anchor="lt")
+    draw.text((0, height / 2 + 44), f"{segment.seconds:.1f} s", fill=GREY, font=typeface(20), anchor="lt")
+    x = STORY_TIME_WIDTH
+    for tile in tiles:
+        row.paste(tile, (x, (height - tile.height) // 2))
+        x += tile.width + GAP
+    row.paste(words, (words_left, (height - words.height) // 2))
+    return row
+
+
+def _fitted(image: Image.Image, box: tuple[int, int]) -> tuple[int, int]:
+    """(width, height) of the image, as large as fits into `box`."""
+    scale = min(box[0] / image.width, box[1] / image.height)
+    return max(round(image.width * scale), 1), max(round(image.height * scale), 1)
 
 
 def _num_columns(num_tiles: int, aspect: float) -> int:
@@ -219,8 +323,10 @@ def _tile(image: Image.Image, box: tuple[int, int], *, label: str | None) -> Ima
     return tile
 
 
-def _paragraph(words: Sequence[tuple[str, str]], *, size: int, width: int) -> Image.Image:
-    """Coloured words as centred lines of about one length, none wider than `width`."""
+def _paragraph(
+    words: Sequence[tuple[str, str]], *, size: int, width: int, centred: bool = True
+) -> Image.Image:
+    """Coloured words as lines of about one length, none wider than `width`."""
     font = typeface(size)
     lines = _wrapped(words, font, width)
     narrower = width
@@ -231,7 +337,7 @@ def _paragraph(words: Sequence[tuple[str, str]], *, size: int, width: int) -> Im
     image = Image.new("RGB", (width, line_height * len(lines)), PAPER)
     draw = ImageDraw.Draw(image)
     for number, line in enumerate(lines):
-        x = (width - _line_length(line, font)) / 2
+        x = (width - _line_length(line, font)) / 2 if centred else 0.0
         for piece, colour in line:
             draw.text((x, line_height * (number + 0.5)), piece, fill=colour, font=font, anchor="lm")
             x += font.getlength(piece) + space

@@ -2,10 +2,12 @@
 
 A picker is a lazy filter over frames. PickNet, every n-th, a coin, scene changes and "all of them" decide frame by
 frame and never look ahead, so they can follow a live stream; uniform, random-k and k-means have to see the last frame
-before they can name the first.
+before they can name the first. The budget's picker reads a video once and holds one frame more than it may pick, but
+names its picks only at the end, since what is yet to come may be worth more.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,12 +18,30 @@ from numpy.typing import NDArray
 
 from picknet.config import ModelConfig
 from picknet.errors import PicknetError
-from picknet.video import Frame
+from picknet.video import GLANCE_SIZE, Frame
 
 Array = NDArray[Any]
 
 MAX_LLOYD_STEPS = 100
 """Lloyd's algorithm settles in a handful of steps on 30 frames; this only bounds the worst case."""
+
+MAX_BUDGET = 1000
+"""Frames that a budget's picker may hold: of a 1080p video each takes 3 MB."""
+OUTLINE_SIZE = GLANCE_SIZE // 2
+"""Height and width of an outline: a mean over 2×2 values has half the noise."""
+FAINTEST_CONTRAST = 8.0
+"""Grey values: in a scene of less contrast, noise is no longer made larger with the scene."""
+HALF_CHANGED = 0.03
+"""The difference of outlines that counts as half a change. Noise and compression stay far below it, and more than a few
+times as much is all the same: what is happening matters, not how much of the picture is."""
+STILL = 0.1
+"""What a frame counts in which nothing moves, where a live one counts 1 more."""
+AGAIN = 0.3
+"""What the same thing counts when it happens again, where another thing counts 1 more."""
+SAME = 0.1
+"""The change up to which two pictures are the same, and one of them will do."""
+FAMILIAR_SECONDS = 30.0
+"""The time after which a frame is half as far from another as it can be."""
 
 
 class BadPicker(PicknetError):
@@ -265,6 +285,152 @@ class KMeansPicker:
         points = np.stack([np.asarray(self._features(frame), dtype=np.float64) for frame in every])
         centres = _cluster(points, min(self._k, len(every)), self._generator)
         yield from (_picked(every[position]) for position in sorted(_nearest(points, centres)))
+
+
+class BudgetPicker:
+    """At most so many frames of a video of any length, in one pass: those that show what happens in it.
+
+    The frames worth keeping are unlike the others kept, far from them in time, and live: they differ from the frame
+    before and from the frame after. Of one frame too many that one is let go whose
+
+        (STILL + live) · min over the others of (AGAIN + change) · t / (t + FAMILIAR_SECONDS)
+
+    is least, where t is the time between two frames and `change` what their glances differ by, from 0 to 1. So an hour
+    in which nothing happens is given up for a few seconds in which something does, and where all is alike what remains
+    is a steady stride. The first frame is always kept.
+    """
+
+    def __init__(self, budget: int, *, exact: bool = False) -> None:
+        """exact: with it, the budget is spent in full even on frames that show nothing new."""
+        if not 1 <= budget <= MAX_BUDGET:
+            raise BadPicker(f"budget is {budget}: 1 to {MAX_BUDGET} frames are possible")
+        self._budget = budget
+        self._exact = exact
+
+    def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
+        kept = _Kept(self._budget)
+        for frame in frames:
+            kept.add(frame)
+        yield from map(_picked, kept.frames(repeated=self._exact))
+
+
+class _Kept:
+    """The frames of a budget so far, and the newest, which is not judged before the next one has come."""
+
+    def __init__(self, budget: int) -> None:
+        size = budget + 1
+        self._budget = budget
+        self._frames: dict[int, Frame] = {}
+        """By their places in the arrays below, in the order they came; the first frame is at 0 for good."""
+        self._outlines = np.zeros((size, OUTLINE_SIZE * OUTLINE_SIZE), np.float32)
+        self._seconds = np.zeros(size)
+        self._worth = np.zeros(size)
+        self._distances = np.full((size, size), np.inf)
+
+    def add(self, frame: Frame) -> None:
+        outline, live = _outline(frame.glance()), 0.0
+        if self._frames:
+            newest = next(reversed(self._frames))
+            live = float(_changes(self._outlines[[newest]], outline)[0])
+            self._worth[newest] = min(self._worth[newest], STILL + live)
+        place = self._let_go() if len(self._frames) > self._budget else len(self._frames)
+        others = list(self._frames)
+        times = np.abs(frame.seconds - self._seconds[others])
+        distances = AGAIN + _changes(self._outlines[others], outline)
+        distances *= times / (times + FAMILIAR_SECONDS)
+        self._distances[place, others] = self._distances[others, place] = distances
+        self._outlines[place], self._seconds[place], self._worth[place] = outline, frame.seconds, STILL + live
+        self._frames[place] = frame
+
+    def frames(self, *, repeated: bool) -> list[Frame]:
+        """Those within the budget, in order; without `repeated` not those that stand still as one before them does."""
+        if len(self._frames) > self._budget:
+            self._let_go()
+        shown: list[int] = []
+        for place in self._frames:
+            is_live = self._worth[place] > STILL + SAME
+            if repeated or is_live or (_changes(self._outlines[shown], self._outlines[place]) > SAME).all():
+                shown.append(place)
+        return [self._frames[place] for place in shown]
+
+    def _let_go(self) -> int:
+        """Forget the frame that is missed least; its place is free then."""
+        losses = self._worth * self._distances.min(axis=1)
+        losses[0] = np.inf
+        place = int(losses.argmin())
+        del self._frames[place]
+        self._distances[place] = self._distances[:, place] = np.inf
+        return place
+
+
+SCENE_MEMORY = 4
+"""Frames that a new one is compared with."""
+SCENE_CHANGED = 0.3
+"""The difference of outlines from which on a scene can be another. Light that is switched on stays below."""
+SCENE_TONES = 0.2
+"""The difference of tones that weighs as much as that of two pictures that have nothing in common."""
+
+
+class SceneWatch:
+    """Where a new scene begins, told from glances: `watch(frame)` is True when it does. It never looks ahead.
+
+    A frame is strange when it is unlike each of the last few in what is where (outlines) and in how much there is of
+    each grey value (tones), which motion leaves alone. A new scene begins with the second strange frame in a row, so
+    that a flash is none. Slow changes of light and slow fades are none either: each frame is like those before it.
+    """
+
+    def __init__(self, *, patience: int = 2) -> None:
+        """patience: with which strange frame in a row a new scene begins."""
+        if patience < 1:
+            raise BadPicker(f"patience is {patience}: 1 (a flash is a scene, too) or more is possible")
+        self._patience = patience
+        self._seen: deque[tuple[Array, Array]] = deque(maxlen=SCENE_MEMORY)
+        self._strange: list[tuple[Array, Array]] = []
+
+    def __call__(self, frame: Frame) -> bool:
+        look = _outline(frame.glance()), _tones(frame.glance())
+        if not self._seen or any(_is_alike(look, other) for other in self._seen):
+            self._seen.append(look)
+            self._strange.clear()
+            return False
+        self._strange.append(look)
+        if len(self._strange) < self._patience:
+            return False
+        self._seen.clear()
+        self._seen.extend(self._strange)
+        self._strange.clear()
+        return True
+
+
+def _is_alike(one: tuple[Array, Array], other: tuple[Array, Array]) -> bool:
+    outlines, tones = (float(_differences(mine[None], its)[0]) for mine, its in zip(one, other, strict=True))
+    return outlines < SCENE_CHANGED or outlines + tones / SCENE_TONES < 1
+
+
+def _outline(glance: Array) -> Array:
+    """What is where, without the light it stands in: the glance at half its size, of mean 0 and of norm 1.
+
+    The norm is less where the contrast is faint. (56, 56) -> (28 * 28,)
+    """
+    quarters = glance.reshape(OUTLINE_SIZE, 2, OUTLINE_SIZE, 2).mean(axis=(1, 3), dtype=np.float32).ravel()
+    quarters -= quarters.mean()
+    return np.asarray(quarters / math.sqrt(quarters @ quarters + quarters.size * FAINTEST_CONTRAST**2))
+
+
+def _tones(glance: Array) -> Array:
+    """How much of a glance has each of 16 tones from black to white, as square roots of shares: of norm 1. -> (16,)"""
+    return np.asarray(np.sqrt(np.bincount(glance.ravel() // 16, minlength=16) / glance.size))
+
+
+def _differences(vectors: Array, vector: Array) -> Array:
+    """vectors: (n, D), vector: (D,), of norm 1 -> 1 − cosine: (n,), 0 for equals, 1 where nothing is in common"""
+    return np.asarray(((vectors - vector) ** 2).sum(axis=1) / 2)
+
+
+def _changes(outlines: Array, outline: Array) -> Array:
+    """outlines: (n, D), outline: (D,) -> how much has changed: (n,), 0 to 1"""
+    differences = _differences(outlines, outline)
+    return np.asarray(differences / (differences + HALF_CHANGED))
 
 
 def _picked(frame: Frame) -> tuple[Frame, Pick]:

@@ -1,0 +1,329 @@
+"""Who spends a budget of frames best: on short clips, and on films in which little happens?
+
+    python benchmarks/budgets.py --data MSVD --work FOLDER --out FOLDER [--seed 0]
+
+Short clips: of each of the 99 validation clips, 30 frames at even distances, of which 2 to 12 are chosen. What a choice
+is worth is the CIDEr of the caption it leads to, and how well it covers the clip: the mean distance of the CNN feature
+of every sampled frame to the nearest chosen one (less is better).
+
+Films: 20 of them by films.py, watched at 1 frame a second, budgets of 5, 10 and 15. An event is found when one of its
+frames is chosen; its caption is that of the chosen frames of it, and one that is not found scores 0.
+
+  budget     `BudgetPicker`: one pass, does not know the length
+  uniform    the centres of N equal parts
+  random     N frames by chance, the mean of several draws
+  k-means    the frames nearest to the N centres of the CNN features of all frames
+  policy     the learned picker at a stride of an N-th of the frames; of more than N picks the surest
+  content, adaptive, threshold, histogram
+             PySceneDetect's detectors on every frame, at their own settings: the frames with which scenes begin, the
+             strongest cuts first where there are more than N. On short clips, where most have no cut, `content` takes
+             the N sampled frames of the highest score instead.
+
+Writes budgets.json, budgets.md and budgets.png. Needs scenedetect and opencv-python-headless.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from films import NUM_FILMS, Film, make_films, sampled
+from numpy.typing import NDArray
+from scenedetect import (
+    AdaptiveDetector,
+    ContentDetector,
+    FrameTimecode,
+    HistogramDetector,
+    SceneDetector,
+    SceneManager,
+    StatsManager,
+    ThresholdDetector,
+    open_video,
+)
+
+from picknet.captioner import Captioner, load
+from picknet.charts import COLOURS, GREEN, Line, Panel, line_chart
+from picknet.datasets import load_split
+from picknet.files import write_text, written_whole
+from picknet.judging import Look, _described
+from picknet.metrics import Cider
+from picknet.picking import BudgetPicker, KMeansPicker, Picker, RandomPicker, UniformPicker, learned_picker
+from picknet.text import tokenise
+from picknet.video import Frame
+
+Array = NDArray[Any]
+Choice = tuple[int, ...]
+BUDGETS = range(2, 13)
+FILM_BUDGETS = (5, 10, 15)
+NUM_DRAWS = 3
+DETECTORS: dict[str, Callable[[], SceneDetector]] = {
+    "content": ContentDetector,
+    "adaptive": AdaptiveDetector,
+    "threshold": ThresholdDetector,
+    "histogram": HistogramDetector,
+}
+
+
+class Chooser:
+    """All rivals that choose among frames that lie before them."""
+
+    def __init__(self, captioner: Captioner, feature: Callable[[Frame], Array], *, seed: int) -> None:
+        self._captioner = captioner
+        self._feature = feature
+        self._chance = np.random.default_rng(seed)
+
+    def choices(self, frames: Sequence[Frame], budget: int) -> dict[str, list[Choice]]:
+        """By rival; more than one where chance plays."""
+        policy = self._captioner.runtime.policy
+        stride = max(len(frames) / budget, 1.0)
+        pickers: dict[str, list[Picker]] = {
+            "budget": [BudgetPicker(budget)],
+            "uniform": [UniformPicker(budget)],
+            "random": [RandomPicker(budget, seed=self._chance) for _ in range(NUM_DRAWS)],
+            "k-means": [KMeansPicker(budget, features=self._feature, seed=self._chance)],
+        }
+        found = {
+            name: [tuple(pick.index for _, pick in picker.pick(frames)) for picker in several]
+            for name, several in pickers.items()
+        }
+        learned = learned_picker(policy, replace(self._captioner.config.model, stride=stride))
+        picks = [pick for _, pick in learned.pick(frames)]
+        surest = sorted(picks, key=lambda pick: -np.inf if pick.probability is None else -pick.probability)
+        found["policy"] = [tuple(sorted(pick.index for pick in surest[:budget]))]
+        return found
+
+
+@dataclass
+class Tally:
+    """What a rival reached at one budget, choice by choice."""
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, **values: float) -> None:
+        for name, value in values.items():
+            self.values.setdefault(name, []).append(value)
+
+    def means(self) -> dict[str, float]:
+        return {name: float(np.mean(several)) for name, several in self.values.items()}
+
+
+Table = dict[str, dict[int, Tally]]
+
+
+# --- Short clips ---
+
+
+def short_clips(captioner: Captioner, data: Path, work: Path, *, seed: int) -> Table:
+    split = load_split(data, dataset="msvd", split="val")
+    cider = _cider(split.clips)
+    look = Look(captioner, work / "features")
+    look.cache.mkdir(parents=True, exist_ok=True)  # type: ignore[union-attr]
+    chooser = Chooser(captioner, look.feature, seed=seed)
+    table: Table = {}
+    for clip in split.clips:
+        frames = look.frames(clip)
+        contents = content_scores(clip.path, [frame.seconds for frame in frames])
+        found = {budget: chooser.choices(frames, budget) for budget in BUDGETS}
+        for budget, choices in found.items():
+            choices["content"] = [tuple(sorted(np.argsort(-contents, kind="stable")[:budget].tolist()))]
+        wanted = {choice for choices in found.values() for several in choices.values() for choice in several}
+        captions = _described(captioner, look.features, wanted, beam=captioner.config.beam)
+        means = look.features.mean(axis=1)
+        for budget, choices in found.items():
+            for name, several in choices.items():
+                tally = table.setdefault(name, {}).setdefault(budget, Tally())
+                for choice in several:
+                    score = 100 * cider.scores([clip.name], [tokenise(captions[choice])])[0]
+                    tally.add(cider=score, coverage=coverage(means, choice), picks=len(choice))
+    return table
+
+
+def coverage(features: Array, choice: Choice) -> float:
+    """features: (frames, feature) -> the mean distance to the nearest chosen one"""
+    away = np.linalg.norm(features[:, None] - features[None, list(choice)], axis=2)
+    return float(away.min(axis=1).mean())
+
+
+def content_scores(path: Path, seconds: Sequence[float]) -> Array:
+    """The content detector's highest score since the sampled frame before; the first frame comes before all."""
+    stats = StatsManager()
+    manager = SceneManager(stats)
+    manager.add_detector(ContentDetector())
+    video = open_video(str(path), backend="pyav")  # OpenCV does not decode AV1 everywhere
+    manager.detect_scenes(video)
+    places = [round(at * video.frame_rate) for at in seconds]
+    scores = [stats.get_metrics(number, ["content_val"])[0] or 0.0 for number in range(places[-1] + 1)]
+    later = [max(scores[before + 1 : at + 1], default=0.0) for before, at in pairwise(places)]
+    return np.array([np.inf, *later])
+
+
+# --- Films ---
+
+
+def films(captioner: Captioner, data: Path, work: Path, *, seed: int, num_films: int) -> Table:
+    cider = _cider(load_split(data, dataset="msvd", split="val").clips)
+    table: Table = {}
+    for film in make_films(data, work / "films", seed=seed, num_films=num_films):
+        frames = list(sampled(film))
+        cells: dict[int, Array] = {}
+        means = _means(captioner, film, frames, work / "features")
+
+        def feature(frame: Frame, means: Array = means) -> Array:
+            return np.asarray(means[frame.index])
+
+        chooser = Chooser(captioner, feature, seed=seed)
+        begins = scene_starts(film, work / "features")
+        captions: dict[Choice, str] = {}
+        for budget in FILM_BUDGETS:
+            choices = chooser.choices(frames, budget)
+            times = np.array([frame.seconds for frame in frames])
+            for name, starts in begins.items():
+                # The sampled frame at or after the beginning of a scene stands for it.
+                places = [int(min(np.searchsorted(times, at - 1e-3), len(times) - 1)) for at in starts]
+                choices[name] = [tuple(sorted(dict.fromkeys(places[:budget])))]
+            for name, several in choices.items():
+                tally = table.setdefault(name, {}).setdefault(budget, Tally())
+                for choice in several:
+                    for event, part in zip(film.events, film.found(times[list(choice)].tolist()), strict=True):
+                        picked = tuple(choice[i] for i in part)
+                        if picked and picked not in captions:
+                            for place in picked:
+                                if place not in cells:
+                                    cells[place] = captioner.features(frames[place])
+                            captions[picked] = _caption(captioner, [cells[place] for place in picked])
+                        said = tokenise(captions[picked]) if picked else []
+                        score = 100 * float(cider.scores([event.clip], [said])[0]) if picked else 0.0
+                        tally.add(**{"found": float(bool(picked)), "cider": score, film.kind: float(bool(picked))})
+    return table
+
+
+def scene_starts(film: Film, cache: Path) -> dict[str, list[float]]:
+    """By detector, when scenes begin: the first frame, then the strongest cuts first. Kept on disk.
+
+    How strong a cut is tells the mean difference of hue, saturation and value, which is the content detector's score.
+    """
+    path = cache / f"{film.path.stem}-scenes.json"
+    if not path.exists():
+        detectors = {name: make() for name, make in DETECTORS.items()}
+        cuts: dict[str, list[FrameTimecode]] = {name: [] for name in detectors}
+        strengths: list[float] = []
+        video, before = open_video(str(film.path)), None
+        while (picture := video.read()) is not False:
+            at = video.position
+            for name, detector in detectors.items():
+                cuts[name] += detector.process_frame(at, picture)
+            colours = cv2.cvtColor(picture, cv2.COLOR_BGR2HSV)
+            strengths.append(0.0 if before is None else float(cv2.absdiff(colours, before).mean()))
+            before = colours
+        for name, detector in detectors.items():
+            cuts[name] += detector.post_process(video.position)
+        found = {
+            name: [0.0, *(cut.seconds for cut in sorted(some, key=lambda cut: -strengths[cut.frame_num]))]
+            for name, some in cuts.items()
+        }
+        cache.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(found))
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _means(captioner: Captioner, film: Film, frames: Sequence[Frame], cache: Path) -> Array:
+    """The CNN feature of every frame, which k-means needs: (frames, feature), kept on disk since it takes a while.
+
+    It is looked at anew when its glance differs by a grey value from that of the frame looked at last.
+    """
+    path = cache / f"{captioner.name}-{film.path.stem}.npy"
+    if not path.exists():
+        means: list[Array] = []
+        last = np.full_like(frames[0].glance(), 255, dtype=np.float32)
+        for frame in frames:
+            if not means or np.abs(frame.glance() - last).mean() > 1:
+                last = frame.glance().astype(np.float32)
+                means.append(captioner.feature(frame))
+            else:
+                means.append(means[-1])
+        cache.mkdir(parents=True, exist_ok=True)
+        with written_whole(path) as temporary, temporary.open("wb") as file:
+            np.save(file, np.stack(means))
+    return np.asarray(np.load(path, allow_pickle=False))
+
+
+def _caption(captioner: Captioner, cells: Sequence[Array]) -> str:
+    memory = captioner.runtime.start()
+    for one in cells:
+        memory = captioner.runtime.encode(one, memory)
+    return captioner.describe(memory).text
+
+
+def _cider(clips: Sequence[Any]) -> Cider:
+    return Cider({clip.name: [tokenise(text) for text in clip.captions] for clip in clips})
+
+
+# --- Tables and the picture ---
+
+
+def markdown(short: dict[str, Any], long: dict[str, Any]) -> str:
+    lines = []
+    for title, key, digits in (("CIDEr", "cider", 1), ("Coverage, less is better", "coverage", 2)):
+        lines += [f"{title}:", "", "| N | " + " | ".join(map(str, BUDGETS)) + " |", "|---" * (len(BUDGETS) + 1) + "|"]
+        for name, row in short.items():
+            cells = " | ".join(f"{row[str(budget)][key]:.{digits}f}" for budget in BUDGETS)
+            lines.append(f"| {name} | {cells} |")
+        lines.append("")
+    heads = [f"{what}, N = {budget}" for what in ("found", "CIDEr") for budget in FILM_BUDGETS]
+    lines += ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    for name, row in long.items():
+        found = [f"{100 * row[str(budget)]['found']:.0f} %" for budget in FILM_BUDGETS]
+        said = [f"{row[str(budget)]['cider']:.1f}" for budget in FILM_BUDGETS]
+        lines.append(f"| {name} | " + " | ".join(found + said) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(short: dict[str, Any], path: Path) -> None:
+    colours = {name: GREEN if name == "budget" else colour for name, colour in zip(short, COLOURS, strict=False)}
+
+    def lines(key: str) -> list[Line]:
+        return [
+            Line(name, [[(budget, row[str(budget)][key]) for budget in BUDGETS]], colours[name])
+            for name, row in short.items()
+        ]
+
+    panels = [
+        Panel("CIDEr of the caption", "99 validation clips", "frames", lines("cider")),
+        Panel("Distance of a frame to the nearest pick", "CNN features; less is better", "frames", lines("coverage")),
+    ]
+    with written_whole(path) as temporary:
+        line_chart(panels).image().save(temporary, format="PNG")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="a folder with MSVD's videos and captions")
+    parser.add_argument("--work", type=Path, required=True, help="films and features, outside of the repository")
+    parser.add_argument("--out", type=Path, required=True, help="a folder for budgets.json, .md and .png")
+    parser.add_argument("--model", help="a model folder; the default model otherwise")
+    parser.add_argument("--films", type=int, default=NUM_FILMS)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    captioner = load(arguments.model)
+
+    def plain(table: Table) -> dict[str, Any]:
+        return {
+            name: {str(budget): tally.means() for budget, tally in row.items()} for name, row in sorted(table.items())
+        }
+
+    long = plain(films(captioner, arguments.data, arguments.work, seed=arguments.seed, num_films=arguments.films))
+    short = plain(short_clips(captioner, arguments.data, arguments.work, seed=arguments.seed))
+    result = {"seed": arguments.seed, "model": captioner.name, "short_clips": short, "films": long}
+    write_text(arguments.out / "budgets.json", json.dumps(result, indent=2) + "\n")
+    write_text(arguments.out / "budgets.md", markdown(short, long))
+    draw(short, arguments.out / "budgets.png")
+    print(markdown(short, long))
+
+
+if __name__ == "__main__":
+    main()

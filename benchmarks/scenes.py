@@ -1,0 +1,258 @@
+"""Does a stream notice that the scene is another, and does the sentence then describe the new one?
+
+    python benchmarks/scenes.py --data MSVD --work FOLDER [--out FOLDER] [--seeds 0 1 2] [--fps 1] [--stride 2.5]
+
+The validation clips are joined by hard cuts into 24 videos of four or five clips, each clip in one of them, encoded
+anew and watched at 1 frame a second. First, how many of the cuts `SceneWatch` finds, and how many of the scenes it
+tells begin at a cut; an alarm is right when it comes with one of the first frames after the cut, as many as its
+patience. A clip may hold cuts of its own; those that PySceneDetect's content detector sees at the full frame rate are
+told apart. Then the sentence that stands at the end of each clip that has another before it, by CIDEr, when
+
+  never      the memory is never emptied
+  watch      it is emptied where the rule says so
+  truth      it is emptied at the true cuts
+  alone      the clip is all there is
+
+and the picker goes on as if nothing had happened, or begins anew with the memory, or picks the first frame of a scene
+as well. With `--films` (of films.py) false alarms in still footage are counted, too.
+"""
+
+import argparse
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from films import CODECS, FPS, NUM_FILMS, make_films, planes, sampled, write_video
+from scenedetect import ContentDetector, detect
+
+from picknet.captioner import Captioner, load
+from picknet.datasets import Clip, load_split
+from picknet.files import write_text
+from picknet.metrics import Cider
+from picknet.picking import Picker, SceneWatch, learned_picker
+from picknet.text import tokenise
+from picknet.video import Frame, Video
+
+NUM_VIDEOS = 24
+PATIENCES = (1, 2, 3)
+MANNERS = ("goes on", "anew", "anew, and at once")
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Clips joined by hard cuts."""
+
+    path: Path
+    clips: tuple[Clip, ...]
+    starts: tuple[float, ...]
+    """When each clip begins, in seconds."""
+    inner_cuts: tuple[float, ...]
+    """Cuts that were in the clips already."""
+
+    def clip_at(self, seconds: float) -> int:
+        return int(np.searchsorted(self.starts, seconds + 1e-3, side="right")) - 1
+
+
+def join(clips: Sequence[Clip], folder: Path, *, seed: int) -> list[Joined]:
+    folder.mkdir(parents=True, exist_ok=True)
+    order = np.random.default_rng(seed).permutation(len(clips))
+    videos = []
+    for number, places in enumerate(np.array_split(order, NUM_VIDEOS)):
+        chosen = tuple(clips[place] for place in places)
+        shown = [planes(clip) for clip in chosen]
+        starts = tuple(itertools.accumulate((len(act) / FPS for act in shown[:-1]), initial=0.0))
+        path = folder / f"joined-{seed}-{number:02d}.mp4"
+        if not path.exists():
+            codec, options = CODECS[number % len(CODECS)]
+            write_video(path, itertools.chain(*shown), codec=codec, options=options)
+        cuts = [scene.seconds for scene, _ in detect(str(path), ContentDetector())[1:]]
+        inner = [cut for cut in cuts if min(abs(cut - start) for start in starts) > 2 / FPS]
+        videos.append(Joined(path, chosen, starts, tuple(inner)))
+    return videos
+
+
+# --- Alarms ---
+
+
+@dataclass(frozen=True)
+class Alarms:
+    patience: int
+    cuts: int
+    found: int
+    alarms: int
+    inner: int
+    """Alarms at a cut inside of a clip."""
+
+
+def count_alarms(videos: Sequence[tuple[Joined, list[Frame]]], *, patience: int, fps: float) -> Alarms:
+    cuts = found = alarms = inner = 0
+    for joined, frames in videos:
+        watch = SceneWatch(patience=patience)
+        told = [frame.seconds for frame in frames if watch(frame)]
+
+        def near(cut: float, told: list[float] = told) -> list[float]:
+            return [at for at in told if cut - 1e-3 <= at < cut + patience / fps - 1e-3]
+
+        right = {at for cut in joined.starts[1:] for at in near(cut)[:1]}
+        within = {at for cut in joined.inner_cuts for at in near(cut)[:1]} - right
+        cuts += len(joined.starts) - 1
+        found += sum(bool(near(cut)) for cut in joined.starts[1:])
+        alarms += len(told)
+        inner += len(within)
+    return Alarms(patience, cuts, found, alarms, inner)
+
+
+def still_alarms(data: Path, folder: Path, *, num_films: int) -> tuple[int, float]:
+    """False alarms in the still footage of films, and its hours. What begins or ends with an event is none."""
+    alarms, seconds = 0, 0.0
+    for film in make_films(data, folder, num_films=num_films):
+        watch = SceneWatch()
+        told = [frame.seconds for frame in sampled(film) if watch(frame)]
+        alarms += sum(not any(e.start <= at < e.end + 3 for e in film.events) for at in told)
+        seconds += film.seconds - sum(event.end - event.start for event in film.events)
+    return alarms, seconds / 3600
+
+
+# --- Sentences ---
+
+
+def sentences(
+    captioner: Captioner,
+    picker: Picker,
+    frames: Sequence[Frame],
+    features: Sequence[Any],
+    begins: Callable[[Frame], bool],
+    manner: str,
+) -> Iterator[str]:
+    """What a stream says after each frame; nothing before its first pick."""
+    scenes: list[list[Frame]] = []
+    for frame in frames:
+        if not scenes or begins(frame):
+            scenes.append([])
+        scenes[-1].append(frame)
+    picked: dict[int, int] = {}
+    """A picked frame's index → the scene it belongs to."""
+    if manner == "goes on":
+        scene_of = {frame.index: number for number, scene in enumerate(scenes) for frame in scene}
+        picked = {pick.index: scene_of[pick.index] for _, pick in picker.pick(frames)}
+    else:
+        for number, scene in enumerate(scenes):
+            # Of a scene without a pick of its own the learned picker takes the last frame, which comes too late here.
+            picked |= {pick.index: number for _, pick in picker.pick(scene)}
+            if manner == "anew, and at once":
+                picked[scene[0].index] = number
+    text, memory, current = "", captioner.runtime.start(), 0
+    for frame in frames:
+        if frame.index in picked:
+            if picked[frame.index] != current:
+                memory, current = captioner.runtime.start(), picked[frame.index]
+            memory = captioner.runtime.encode(features[frame.index], memory)
+            text = captioner.describe(memory).text
+        yield text
+
+
+def at_ends(joined: Joined, frames: Sequence[Frame], said: Sequence[str]) -> list[str]:
+    """The sentence that stands at the end of each clip."""
+    last = {joined.clip_at(frame.seconds): text for frame, text in zip(frames, said, strict=True)}
+    return [last[number] for number in range(len(joined.clips))]
+
+
+class _TrueCuts:
+    """A rule that knows."""
+
+    def __init__(self, joined: Joined) -> None:
+        self._joined = joined
+        self._clip = 0
+
+    def __call__(self, frame: Frame) -> bool:
+        before, self._clip = self._clip, self._joined.clip_at(frame.seconds)
+        return self._clip != before
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="a folder with MSVD's videos and captions")
+    parser.add_argument("--work", type=Path, required=True, help="a folder for the videos, outside of the repository")
+    parser.add_argument("--out", type=Path, help="a folder for scenes.json and scenes.md")
+    parser.add_argument("--films", type=Path, help="the folder of films.py's films")
+    parser.add_argument("--num-films", type=int, default=NUM_FILMS)
+    parser.add_argument("--model", help="a model folder; the default model otherwise")
+    parser.add_argument("--fps", type=float, default=1.0)
+    parser.add_argument("--stride", type=float, help="the learned picker's; otherwise the model's own")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    arguments = parser.parse_args()
+
+    captioner = load(arguments.model)
+    model = captioner.config.model
+    picker = learned_picker(captioner.runtime.policy, replace(model, stride=arguments.stride or model.stride))
+    clips = load_split(arguments.data, dataset="msvd", split="val").clips
+    cider = Cider({clip.name: [tokenise(text) for text in clip.captions] for clip in clips})
+    own = {clip.name: captioner.caption(clip.path).text for clip in clips}
+    videos = []
+    for seed in arguments.seeds:
+        for joined in join(clips, arguments.work, seed=seed):
+            with Video(joined.path) as video:
+                videos.append((joined, list(video.sample_by_time(fps=arguments.fps))))
+
+    scores: dict[tuple[str, str], list[float]] = {}
+
+    def note(rule: str, manner: str, joined: Joined, texts: Sequence[str]) -> None:
+        names = [clip.name for clip in joined.clips[1:]]
+        found = cider.scores(names, [tokenise(text) for text in texts[1:]])
+        scores.setdefault((rule, manner), []).extend((100 * found).tolist())
+
+    rules = (("never", lambda _: lambda frame: False), ("watch", lambda _: SceneWatch()), ("truth", _TrueCuts))
+    for joined, frames in videos:
+        features = [captioner.features(frame) for frame in frames]
+        for rule, make in rules:
+            for manner in MANNERS[:1] if rule == "never" else MANNERS:
+                said = list(sentences(captioner, picker, frames, features, make(joined), manner))
+                note(rule, manner, joined, at_ends(joined, frames, said))
+        note("alone", "30 frames of it", joined, [own[clip.name] for clip in joined.clips])
+
+    still = None
+    if arguments.films:
+        still = still_alarms(arguments.data, arguments.films, num_films=arguments.num_films)
+    result = {
+        "seeds": arguments.seeds,
+        "fps": arguments.fps,
+        "stride": arguments.stride or model.stride,
+        "videos": len(videos),
+        "alarms": [vars(count_alarms(videos, patience=patience, fps=arguments.fps)) for patience in PATIENCES],
+        "still": still and {"alarms": still[0], "hours": still[1]},
+        "cider": {f"{rule}, {manner}": float(np.mean(values)) for (rule, manner), values in scores.items()},
+        "clips": len(next(iter(scores.values()))),
+    }
+    text = markdown(result)
+    print(text)
+    if arguments.out:
+        write_text(arguments.out / "scenes.json", json.dumps(result, indent=2) + "\n")
+        write_text(arguments.out / "scenes.md", text)
+
+
+def markdown(result: dict[str, Any]) -> str:
+    lines = ["| Patience | Cuts found | Alarms | at these cuts | at cuts inside of clips | at none |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for one in result["alarms"]:
+        recall, alarms = one["found"] / one["cuts"], one["alarms"]
+        none = alarms - one["found"] - one["inner"]
+        lines.append(
+            f"| {one['patience']} | {one['found']} of {one['cuts']} ({100 * recall:.0f} %) | {alarms} "
+            f"| {one['found']} ({100 * one['found'] / alarms:.0f} %) | {one['inner']} | {none} |"
+        )
+    if result["still"]:
+        lines += ["", f"In {result['still']['hours']:.1f} hours of still footage: {result['still']['alarms']} alarms."]
+    lines += ["", f"| Memory | Picker | CIDEr of {result['clips']} clips |", "|---|---|---|"]
+    lines += [
+        f"| {rule} | {manner} | {value:.1f} |"
+        for (rule, manner), value in ((name.split(", ", 1), value) for name, value in result["cider"].items())
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

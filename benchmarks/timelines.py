@@ -1,0 +1,81 @@
+"""What a timeline says about films of known scenes, and what it costs beside decoding.
+
+    python benchmarks/timelines.py --data MSVD --work FOLDER [--fps 1 --fps 2 --fps 4] [--seed 0]
+
+The films are those of scenes.py: 24, of four or five validation clips each. The CIDEr of a clip is that of the
+sentences that stand while it is shown, weighted by how long they do; a cut is met if a segment begins within a second
+of it. Time is that of the processor, all cores together, and beside it that of decoding alone.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+from scenes import Joined, join
+
+from picknet.captioner import Captioner, load
+from picknet.datasets import load_split
+from picknet.metrics import Cider
+from picknet.text import tokenise
+from picknet.timeline import Segment
+from picknet.video import Video
+
+
+def clip_scores(joined: Joined, segments: list[Segment], cider: Cider) -> list[float]:
+    """For each clip the mean CIDEr, over time, of what is said."""
+    ends = [*joined.starts[1:], segments[-1].end]
+    scores = []
+    for clip, start, end in zip(joined.clips, joined.starts, ends, strict=True):
+        on = [max(min(end, segment.end) - max(start, segment.start), 0.0) for segment in segments]
+        found = cider.scores([clip.name] * len(segments), [tokenise(segment.text) for segment in segments])
+        scores.append(100 * float(np.average(found, weights=on)))
+    return scores
+
+
+def measured(captioner: Captioner, films: list[Joined], cider: Cider, *, fps: float) -> str:
+    scores: list[float] = []
+    num_met = num_cuts = num_segments = num_picks = 0
+    seconds = decoding = 0.0
+    for film in films:
+        start = time.process_time()
+        with Video(film.path) as video:
+            for _ in video.sample_by_time(fps=fps):
+                pass
+        decoded = time.process_time()
+        segments = list(captioner.timeline(film.path, fps=fps))
+        decoding, seconds = decoding + decoded - start, seconds + time.process_time() - decoded
+        scores += clip_scores(film, segments, cider)
+        num_cuts += len(film.starts) - 1
+        num_met += sum(any(abs(one.start - cut) <= 1 for one in segments) for cut in film.starts[1:])
+        num_segments += len(segments)
+        num_picks += sum(len(one.picks) for one in segments)
+    met = f"{num_met} of {num_cuts}"
+    error = np.std(scores) / np.sqrt(len(scores))
+    return (
+        f"| {fps:g} | {np.mean(scores):.1f} ± {error:.1f} | {met} | {num_segments} | {num_picks} "
+        f"| {seconds:.0f} s | {decoding:.0f} s |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="a folder with MSVD's videos and captions")
+    parser.add_argument("--work", type=Path, required=True, help="a folder for the films, outside of the repository")
+    parser.add_argument("--fps", type=float, action="append", help="frames a second; may be given several times")
+    parser.add_argument("--model", help="a model folder; the default model otherwise")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+
+    captioner = load(arguments.model)
+    clips = load_split(arguments.data, dataset="msvd", split="val").clips
+    cider = Cider({clip.name: [tokenise(text) for text in clip.captions] for clip in clips})
+    films = join(clips, arguments.work, seed=arguments.seed)
+    print("| fps | CIDEr by time | cuts met | segments | picks | timeline | decoding alone |")
+    print("|---|---|---|---|---|---|---|")
+    for fps in arguments.fps or (1.0, 2.0, 4.0):
+        print(measured(captioner, films, cider, fps=fps), flush=True)
+
+
+if __name__ == "__main__":
+    main()

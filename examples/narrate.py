@@ -1,0 +1,48 @@
+"""A camera that narrates: it says what it sees, whenever that changes.
+
+    python examples/narrate.py 0                            the first camera
+    python examples/narrate.py rtsp://camera/1 --fps 2
+    python examples/narrate.py film.mp4 --voice espeak      aloud, and at the film's own speed
+"""
+
+import argparse
+import contextlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import picknet
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", help="a camera's number, a video, - for a pipe, or an address")
+    parser.add_argument("--fps", type=float, default=1.0, help="frames a second that are glanced at (1)")
+    parser.add_argument("--voice", metavar="PROGRAM", help="speaks its argument aloud: espeak, say, spd-say")
+    options = parser.parse_args(arguments)
+    if options.voice and not shutil.which(options.voice):
+        parser.error(f"--voice {options.voice}: there is no such program")
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            narrate(options.source, fps=options.fps, voice=options.voice)
+    except picknet.PicknetError as error:
+        sys.exit(f"narrate.py: {error}")
+
+
+def narrate(source: str, *, fps: float, voice: str | None) -> None:
+    speaking = None
+    for update in picknet.load().stream(source, fps=fps, realtime=voice is not None):
+        if not update.changed:
+            continue
+        minutes, seconds = divmod(int(update.seconds), 60)
+        print(f"{minutes}:{seconds:02d}  {update.text}", flush=True)
+        # A voice is slower than a camera: what is new while it speaks is only printed.
+        if voice and (speaking is None or speaking.poll() is not None):
+            speaking = subprocess.Popen([voice, update.text])
+    if speaking:
+        speaking.wait()
+
+
+if __name__ == "__main__":
+    main()

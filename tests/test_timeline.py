@@ -1,0 +1,575 @@
+"""Timelines: which segments, and files that others can read."""
+
+import csv
+import dataclasses
+import html
+import io
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from clips import write_audio
+from PIL import Image
+
+from picknet import figures
+from picknet.captioner import Sentence, load
+from picknet.cli import main
+from picknet.figures import Storyboard, Thumbnail
+from picknet.live import BadSetting
+from picknet.picking import AllPicker, Pick, PickNetPicker
+from picknet.timeline import SHORTEST, Segment, as_csv, as_json, as_srt, as_text, as_vtt, parts, readable
+from picknet.video import Frame, UnreadableVideo
+
+
+def segment(start, end, text, *, picks=(), confidence=None, damage=None):
+    return Segment(start, end, text, confidence, tuple(Pick(index, float(index)) for index in picks), damage)
+
+
+def told(segments):
+    return [(one.start, one.end, one.text) for one in segments]
+
+
+# --- Which segments --------------------------------------------------------------------------------------------------
+
+
+def test_segments_that_can_be_read_stay_as_they_are():
+    given = [segment(0, 4, "a cat"), segment(4, 5.5, "a dog"), segment(5.5, 60, "a cat")]
+    assert list(readable(given)) == given
+
+
+def test_neighbours_that_say_the_same_are_one():
+    given = [segment(0, 4, "a cat", picks=[1]), segment(4, 9, "a cat", picks=[5, 7]), segment(9, 12, "a dog")]
+    joined = list(readable(given))
+    assert told(joined) == [(0, 9, "a cat"), (9, 12, "a dog")]
+    assert [pick.index for pick in joined[0].picks] == [1, 5, 7]
+
+
+def test_what_is_too_short_to_be_read_goes_along_with_the_next():
+    given = [segment(0, 1, "light", picks=[0]), segment(1, 6, "a cat", picks=[3]), segment(6, 7.4, "a dog", picks=[6])]
+    joined = list(readable(given))
+    # Nothing comes after the last: it goes along with the one before.
+    assert told(joined) == [(0, 7.4, "a cat")]
+    assert [pick.index for pick in joined[0].picks] == [3]  # the picks that the sentence was made from
+
+
+def test_many_short_scenes_do_not_vanish_into_one():
+    given = [segment(i, i + 1, f"scene {i}") for i in range(6)]
+    assert told(readable(given)) == [(0, 2, "scene 0"), (2, 4, "scene 2"), (4, 6, "scene 4")]
+
+
+def test_a_film_that_is_shorter_than_a_readable_segment_has_one():
+    assert told(readable([segment(0, 0.3, "a cat"), segment(0.3, 1.0, "a dog")])) == [(0, 1.0, "a dog")]
+    assert list(readable([])) == []
+
+
+def test_damage_that_was_found_last_is_told():
+    given = [segment(0, 4, "a cat"), segment(4, 8, "a cat", damage="breaks off")]
+    assert [one.damage for one in readable(given)] == ["breaks off"]
+
+
+def test_a_long_scene_is_told_in_parts_of_half_a_minute():
+    frames = [Frame.from_pixels(np.zeros((4, 4, 3), np.uint8), index=i, seconds=7.0 + i) for i in range(65)]
+    # The scene starts at 7 s: its parts at 7, 37 and 67 s.
+    assert [[frame.index for frame in part] for part in parts(iter(frames))] == [
+        list(range(30)),
+        list(range(30, 60)),
+        list(range(60, 65)),
+    ]
+
+
+# --- Films -----------------------------------------------------------------------------------------------------------
+
+FILM_SIZE = (120, 160)
+
+
+def pictures(count, *, seed=0):
+    """Pictures of coloured tiles that have nothing in common: (count, 120, 160, 3)"""
+    tiles = np.random.default_rng(seed).integers(0, 256, (count, 6, 8, 3), dtype=np.uint8)
+    return tiles.repeat(20, axis=1).repeat(20, axis=2)
+
+
+def write_film(path, shots, *, fps=4):
+    """Each shot is (picture, seconds)."""
+    with av.open(str(path), "w") as output:
+        stream = output.add_stream("mpeg4", rate=fps, options={"g": "12"})
+        stream.height, stream.width = FILM_SIZE
+        stream.pix_fmt = "yuv420p"
+        number = 0
+        for picture, seconds in shots:
+            for _ in range(round(seconds * fps)):
+                frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+                frame.pts, frame.time_base = number, Fraction(1, fps)
+                output.mux(stream.encode(frame))
+                number += 1
+        output.mux(stream.encode(None))
+    return path
+
+
+@pytest.fixture(scope="module")
+def captioner(model_folder):
+    return load(model_folder)
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory):
+    """Shots of 5, 7 and 10 seconds."""
+    path = tmp_path_factory.mktemp("films") / "film.mp4"
+    return write_film(path, zip(pictures(3), (5, 7, 10), strict=True))
+
+
+def shots(*lengths, fps=1):
+    """Frames of shots that last so many seconds."""
+    shown = np.repeat(pictures(len(lengths)), [seconds * fps for seconds in lengths], axis=0)
+    return [Frame.from_pixels(picture, index=i, seconds=i / fps) for i, picture in enumerate(shown)]
+
+
+def first_only():
+    return PickNetPicker(lambda *_: np.zeros(1))
+
+
+@pytest.fixture
+def literal(captioner, monkeypatch):
+    """A captioner whose sentence is its memory: the same for the same picks, another for others."""
+    monkeypatch.setattr(captioner, "describe", lambda state, beam: Sentence(state.h.tobytes().hex(), -1.0))
+    return captioner
+
+
+def memory_of(captioner, frame):
+    return captioner.runtime.encode(captioner.features(frame), captioner.runtime.start()).h.tobytes().hex()
+
+
+def test_a_scene_begins_with_its_first_frame_and_is_described_as_it_would_be_alone(literal):
+    frames = shots(5, 7, 1, 4, 40)
+    alone = {at: memory_of(literal, frames[at]) for at in (0, 5, 12, 17)}
+    assert len(set(alone.values())) == 4
+    # A shot of a second is a single strange frame: together with the next one it makes a scene. A scene of 40 seconds
+    # has two parts, but they say the same.
+    assert told(literal.timeline(frames, picker=first_only())) == [
+        (0, 5, alone[0]),
+        (5, 12, alone[5]),
+        (12, 17, alone[12]),
+        (17, 57, alone[17]),
+    ]
+
+
+def test_a_short_scene_goes_along_with_the_next_one_which_has_its_say(literal):
+    frames = shots(5, 7, 1, 4, 10, fps=4)
+    alone = {at: memory_of(literal, frames[4 * at]) for at in (0, 5, 13, 17)}
+    found = list(literal.timeline(frames, fps=4, picker=first_only()))
+    assert told(found) == [(0, 5, alone[0]), (5, 12, alone[5]), (12, 17, alone[13]), (17, 27, alone[17])]
+    assert [[pick.seconds for pick in one.picks] for one in found] == [[0], [5], [13], [17]]
+
+
+def test_a_long_scene_of_which_there_is_more_to_say_is_several_segments(literal):
+    # With all frames picked, the memory of 30 frames differs from that of 10.
+    found = list(literal.timeline(shots(40), picker=AllPicker()))
+    assert [(one.start, one.end, len(one.picks)) for one in found] == [(0, 30, 30), (30, 40, 10)]
+
+
+def test_a_segment_is_the_stream_of_its_scene_at_its_end(captioner):
+    frames = shots(12)
+    (one,) = captioner.timeline(frames)
+    updates = list(captioner.stream(frames))
+    assert (one.text, one.picks) == (updates[-1].text, tuple(update.pick for update in updates))
+    assert (one.start, one.end) == (0, 12)  # the last frame is shown for a second, like the others
+
+
+def test_the_segments_of_a_file_cover_it_without_gaps(literal, film):
+    segments = list(literal.timeline(film, fps=2))
+    assert [one.start for one in segments][:3] == [0, 5, 12]
+    assert segments[-1].end == pytest.approx(22)
+    assert all(before.end == after.start for before, after in itertools.pairwise(segments))
+    assert all(one.start <= pick.seconds < one.end for one in segments for pick in one.picks)
+
+
+def test_a_film_that_breaks_off_ends_where_it_does(captioner, tmp_path):
+    whole = write_film(tmp_path / "whole.avi", zip(pictures(3), (6, 6, 6), strict=True))
+    content = whole.read_bytes()
+    cut = tmp_path / "cut.avi"
+    cut.write_bytes(content[: len(content) * 2 // 3])
+    segments = list(captioner.timeline(cut))
+    reached = re.match(r"the file breaks off after ([\d.]+) of 18.0 s", segments[-1].damage)[1]
+    assert segments[-1].end == pytest.approx(float(reached), abs=0.5)
+
+
+def test_a_picker_that_finds_nothing_in_a_scene_leaves_it_to_the_one_before(captioner, film):
+    class Early:
+        def pick(self, frames):
+            return ((frame, Pick(frame.index, frame.seconds)) for frame in frames if frame.seconds < 10)
+
+    assert list(captioner.timeline(film, picker=Early()))[-1].end == pytest.approx(22)
+
+
+def test_bad_films_and_rates_are_refused(captioner, tmp_path):
+    with pytest.raises(UnreadableVideo, match=r"no video stream found"):
+        list(captioner.timeline(write_audio(tmp_path / "sound.mp4")))
+    for fps in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(BadSetting, match=rf"^fps is {fps}: more than 0 frames a second are needed$"):
+            list(captioner.timeline("film.mp4", fps=fps))
+    assert list(captioner.timeline([])) == []
+
+
+def resident_megabytes():
+    return int(re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory in use as Linux tells it")
+def test_an_hour_takes_no_more_memory_than_its_first_minutes(literal, tmp_path):
+    shown = pictures(50)
+    film = write_film(tmp_path / "hour.mp4", [(shown[i % 50], 20) for i in range(180)], fps=1)
+    board = Storyboard(tmp_path / "board.jpg", title="hour.mp4")
+    used, last = [], 0.0
+    for one in literal.timeline(film):
+        one = dataclasses.replace(one, text=one.text[:20])
+        board.add(one, [Thumbnail(pick.index, pick.seconds, shown[0]) for pick in one.picks])
+        used.append(resident_megabytes())
+        assert one.start == last
+        last = one.end
+    board.end()
+    assert last == pytest.approx(3600)
+    assert len(used) > 130
+    assert max(used) - used[20] < 30
+
+
+# --- Files -----------------------------------------------------------------------------------------------------------
+
+SEGMENTS = [
+    segment(0.0, 12.3456, "a man is playing a guitar", picks=[3, 10], confidence=0.7251),
+    segment(12.3456, 14.0, "a woman & a dog < 3 are running through a very long street of many houses", picks=[13]),
+    segment(14.0, 3599.9996, "", picks=[20]),
+    segment(3599.9996, 363600.5, "a cat -- the cat is \N{LATIN SMALL LETTER E WITH ACUTE}", picks=[4000]),
+]
+"""Among them: a sentence without a word, a time that rounds up to a full hour, and one of a hundred hours."""
+SAID = [one for one in SEGMENTS if one.text]
+
+
+def checked(cues):
+    """cues: (start, end, text) as a reader of somebody else's has them -> the same, fit for a player"""
+    cues = list(cues)
+    for start, end, text in cues:
+        assert end - start >= SHORTEST
+        assert text.strip()
+        assert all(len(html.unescape(line)) <= 42 for line in text.splitlines())
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(cues))
+    return [(round(start, 3), round(end, 3), " ".join(html.unescape(text).split())) for start, end, text in cues]
+
+
+def by_ffmpeg(path):
+    """What the demuxer that most players use finds: start, end and the coded text."""
+    with av.open(str(path)) as container:
+        (stream,) = container.streams
+        assert stream.type == "subtitle"
+        for packet in container.demux():
+            if packet.size:
+                start = packet.pts * packet.time_base
+                yield float(start), float(start + packet.duration * packet.time_base), bytes(packet).decode()
+
+
+def test_subrip_is_read_by_a_parser_of_somebody_elses(tmp_path):
+    srt = pytest.importorskip("srt")
+    content = "".join(as_srt(SEGMENTS))
+    cues = list(srt.parse(content, ignore_errors=False))
+    assert [cue.index for cue in cues] == [1, 2, 3]
+    found = checked((cue.start.total_seconds(), cue.end.total_seconds(), cue.content) for cue in cues)
+    assert found == [
+        (0.0, 12.346, SAID[0].text),
+        (12.346, 14.0, SAID[1].text.replace("< ", "")),  # it would be the beginning of a tag
+        (3600.0, 363600.5, SAID[2].text),
+    ]
+
+
+def test_webvtt_is_read_by_a_parser_of_somebody_elses():
+    webvtt = pytest.importorskip("webvtt")
+    cues = webvtt.from_string("".join(as_vtt(SEGMENTS)))
+    assert [(cue.start, cue.end) for cue in cues] == [
+        ("00:00:00.000", "00:00:12.346"),
+        ("00:00:12.346", "00:00:14.000"),
+        ("01:00:00.000", "101:00:00.500"),
+    ]
+    found = checked((cue.start_in_seconds, cue.end_in_seconds, cue.raw_text) for cue in cues)
+    assert [text for *_, text in found] == [one.text for one in SAID]
+
+
+@pytest.mark.parametrize(("write", "suffix"), [(as_srt, ".srt"), (as_vtt, ".vtt")])
+def test_subtitles_are_read_by_ffmpeg(write, suffix, tmp_path):
+    path = tmp_path / f"film{suffix}"
+    path.write_text("".join(write(SEGMENTS)), encoding="utf-8")
+    found = checked(by_ffmpeg(path))
+    assert [(start, end) for start, end, _ in found] == [(0.0, 12.346), (12.346, 14.0), (3600.0, 363600.5)]
+    assert found[0][2] == "a man is playing a guitar"
+
+
+def test_subtitles_can_be_put_into_a_film(tmp_path):
+    # What a player or an uploader does with a file of subtitles: its cues become a track of the film.
+    (tmp_path / "film.srt").write_text("".join(as_srt(SEGMENTS[:2])), encoding="utf-8")
+    with av.open(str(tmp_path / "film.srt")) as given, av.open(str(tmp_path / "film.mkv"), "w") as output:
+        track = output.add_stream_from_template(given.streams.subtitles[0])
+        for packet in given.demux():
+            if packet.size:
+                packet.stream = track
+                output.mux(packet)
+    found = checked(by_ffmpeg(tmp_path / "film.mkv"))
+    assert [text for *_, text in found] == ["a man is playing a guitar", SEGMENTS[1].text.replace("< ", "")]
+
+
+def test_text_is_a_line_for_each():
+    assert "".join(as_text(SEGMENTS[:2])) == (
+        "0:00:00-0:00:12  a man is playing a guitar\n"
+        "0:00:12-0:00:14  a woman & a dog < 3 are running through a very long street of many houses\n"
+    )
+
+
+def test_json_is_one_object():
+    segments = [SEGMENTS[0], segment(12.3456, 14.0, "", damage="it is cut")]
+    content = json.loads("".join(as_json(segments, video="a", model="m")))
+    assert content == {
+        "video": "a",
+        "segments": [
+            {
+                "start": 0.0,
+                "end": 12.346,
+                "caption": "a man is playing a guitar",
+                "confidence": 0.7251,
+                "picks": [
+                    {"index": 3, "seconds": 3.0, "probability": None},
+                    {"index": 10, "seconds": 10.0, "probability": None},
+                ],
+            },
+            {"start": 12.346, "end": 14.0, "caption": "", "confidence": None, "picks": []},
+        ],
+        "model": "m",
+        "damage": "it is cut",
+    }
+
+
+def test_csv_is_a_row_for_each():
+    rows = list(csv.DictReader(io.StringIO("".join(as_csv(SEGMENTS[:2], video='a "film", twice')))))
+    assert rows[0] == {
+        "video": 'a "film", twice',
+        "start": "0.000",
+        "end": "12.346",
+        "caption": "a man is playing a guitar",
+        "confidence": "0.7251",
+        "picks": "3 10",
+        "seconds": "3.000 10.000",
+    }
+    assert rows[1]["confidence"] == ""
+
+
+# --- The storyboard --------------------------------------------------------------------------------------------------
+
+ORANGE = (200, 100, 0)
+
+
+def orange(count, *, width=160, height=90):
+    image = np.full((height, width, 3), ORANGE, np.uint8)
+    return [Thumbnail(number, float(number), image) for number in range(count)]
+
+
+def frames_drawn(page, frame):
+    """How many pictures are on a page, by their area."""
+    return int((np.asarray(page) == ORANGE).all(axis=2).sum()) / frame
+
+
+def test_a_row_shows_at_most_four_frames_evenly_spread(tmp_path):
+    heights = []
+    for count in (1, 4, 30):
+        board = Storyboard(tmp_path / f"{count}.png", title="film")
+        board.add(segment(0, 30, "a cat", picks=range(count)), orange(count))
+        board.end()
+        with Image.open(tmp_path / f"{count}.png") as page:
+            heights.append(page.height)
+            area = 212 * 119  # 16:9 in a box of 212 × 159
+            # Each has a label with its time in a corner.
+            assert frames_drawn(page, area) == pytest.approx(min(count, 4), rel=0.12)
+    assert len(set(heights)) == 1
+
+
+def test_a_film_of_many_segments_is_several_pages_none_larger_than_a_sheet(tmp_path):
+    board = Storyboard(tmp_path / "board.jpg", title="film.mp4")
+    written = []
+    for i in range(60):
+        board.add(segment(5 * i, 5 * i + 5, "a man is doing something " * (1 + i % 3), picks=[i]), orange(1))
+        written.append(len(board.pages))
+    board.end()
+    names = [f"board-p{number}.jpg" for number in range(1, len(board.pages) + 1)]
+    assert [page.name for page in board.pages] == names
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert len(names) > 3
+    assert written[30] >= 2  # pages are written as soon as they are full
+    for page in board.pages:
+        with Image.open(page) as image:
+            assert image.width == figures.WIDTH
+            assert image.height <= figures.PAGE_HEIGHT
+
+
+def test_frames_of_any_shape_and_long_titles_fit(tmp_path):
+    board = Storyboard(tmp_path / "board.png", title="a very long name of a film " * 20 + ".mp4")
+    board.add(segment(0, 30, "a cat " * 40, picks=[0]), orange(4, width=90, height=400))
+    board.add(segment(30, 31, "", picks=[0]), orange(4, width=1000, height=20))
+    board.add(segment(31, 99, "c" * 200, picks=[0]), [])
+    board.end()
+    with Image.open(tmp_path / "board.png") as page:
+        dark = np.asarray(page.convert("L")) < 100
+        assert not dark[:, :38].any()
+        assert not dark[:, -38:].any()
+
+
+# --- The command -----------------------------------------------------------------------------------------------------
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as exit:
+        main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return exit.value.code or 0, out, err
+
+
+@pytest.fixture
+def timeline(capsys, model_folder, monkeypatch, captioner):
+    monkeypatch.setattr("picknet.captioner.load", lambda model: captioner)
+    return lambda *arguments: run(capsys, "timeline", *arguments)
+
+
+def test_the_suffix_of_the_file_tells_the_format(timeline, film, tmp_path):
+    starts = {".srt": "1\n00:00:00,000 --> ", ".vtt": "WEBVTT\n\n00:", ".json": '{"video": ', ".csv": "video,start,"}
+    for suffix, start in (starts | {".txt": "0:00:00-0:00:"}).items():
+        out = tmp_path / "new folder" / f"film{suffix}"
+        assert timeline(film, "--out", out) == (0, f"{out}\n", "")
+        assert out.read_text().startswith(start)
+        code, printed, err = timeline(film, "--format", {".txt": "text"}.get(suffix, suffix[1:]))
+        assert (code, printed, err) == (0, out.read_text(), "")
+
+
+def test_several_films_are_told_together_or_into_a_folder(timeline, film, tmp_path):
+    other = tmp_path / "film.avi"
+    write_film(other, [(pictures(1)[0], 3)])
+    code, out, _ = timeline(film, other)
+    assert code == 0
+    assert {line.split(": ")[0] for line in out.splitlines()} == {str(film), str(other)}
+    _, out, _ = timeline(film, other, "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert {row["video"] for row in rows} == {str(film), str(other)}
+    _, out, _ = timeline(film, other, "--format", "json")
+    assert [json.loads(line)["video"] for line in out.splitlines()] == [str(film), str(other)]
+    folder = tmp_path / "subtitles"
+    _, out, _ = timeline(film, other, "--format", "vtt", "--out", folder)
+    assert out.splitlines() == [str(folder / "film.vtt"), str(folder / "film-2.vtt")]
+
+
+def test_a_bad_film_among_good_ones_is_reported(timeline, film, tmp_path):
+    sound = write_audio(tmp_path / "sound.mp4")
+    code, out, err = timeline(sound, film, tmp_path / "nowhere.mp4", "--format", "srt", "--out", tmp_path / "out")
+    assert (code, out) == (1, f"{tmp_path / 'out' / 'film.srt'}\n")
+    assert err.splitlines() == [
+        f"picknet: {tmp_path / 'nowhere.mp4'}: no such file or folder",
+        f"picknet: {sound}: no video stream found (streams: audio)",
+    ]
+    assert os.listdir(tmp_path / "out") == ["film.srt"]
+
+
+def test_a_damaged_film_is_told_as_far_as_it_goes(timeline, tmp_path):
+    whole = write_film(tmp_path / "whole.avi", [(pictures(1)[0], 9)])
+    cut = tmp_path / "cut.avi"
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size * 2 // 3])
+    code, out, err = timeline(cut)
+    assert code == 0
+    assert out.startswith("0:00:00-0:00:0")
+    assert re.fullmatch(rf"picknet: {cut}: the file breaks off after .* s.*; told what could be read\n", err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "film.doc"], "--out film.doc: a timeline ends in .txt, .json, .srt, .vtt, .csv; a folder's name"),
+        (["--out", "film.srt", "--format", "vtt"], "--out film.srt: is srt by its name, but --format says vtt"),
+        (["two", "--out", "film.srt"], "--out film.srt: one file cannot hold the timelines of 2 films; name a folder"),
+        (["two", "--format", "srt"], "--format srt: is for one film; for 2 of them name a folder, --out FOLDER"),
+        (["--sheet", "board.doc"], "--sheet board.doc: a sheet ends in .png, .jpg, .jpeg, .webp; a folder's name"),
+        (["--fps", "0"], "Invalid value for '--fps': "),
+    ],
+)
+def test_options_that_do_not_go_together_are_wrong_usage(arguments, message, timeline, film):
+    code, out, err = timeline(film, *(film if word == "two" else word for word in arguments))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"picknet: {message}")
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_film_is_watched(timeline, film, tmp_path, monkeypatch):
+    monkeypatch.setattr("picknet.captioner.Captioner.timeline", lambda *_, **__: pytest.fail("watched"))
+    (tmp_path / "file").write_text("")
+    for option, name in (("--out", "film.srt"), ("--sheet", "board.png")):
+        code, out, err = timeline(film, option, tmp_path / "file" / name)
+        assert (code, out) == (1, "")
+        assert err.startswith(f"picknet: {tmp_path / 'file'}: cannot be written (")
+
+
+def test_a_file_that_was_there_stays_when_the_new_one_cannot_be_finished(timeline, film, tmp_path, monkeypatch):
+    out = tmp_path / "film.srt"
+    out.write_text("before")
+
+    def interrupted(*_, **__):
+        yield SEGMENTS[0]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("picknet.captioner.Captioner.timeline", interrupted)
+    assert timeline(film, "--out", out) == (130, "", "picknet: interrupted\n")
+    assert out.read_text() == "before"
+    assert os.listdir(tmp_path) == ["film.srt"]
+    code, printed, _ = timeline(film, "--format", "srt")
+    assert (code, printed) == (130, "".join(as_srt(SEGMENTS[:1])))  # what was told is kept
+
+
+def test_the_storyboard_of_a_film_shows_its_picks(timeline, film, tmp_path):
+    code, _, err = timeline(film, "--sheet", tmp_path / "board.jpg")
+    assert (code, err) == (0, "")
+    with Image.open(tmp_path / "board.jpg") as page:
+        assert page.width == 1600
+    assert timeline(film, film, "--sheet", tmp_path / "boards")[0] == 0
+    assert sorted(os.listdir(tmp_path / "boards")) == ["film-2.png", "film.png"]
+
+
+def test_a_sentence_without_an_end_keeps_few_pictures():
+    from picknet.cli import _TimelineWatch
+
+    frames = (Frame.from_pixels(np.zeros((4, 4, 3), np.uint8), index=i, seconds=i / 2) for i in range(1000))
+    ticks = []
+    watch = _TimelineWatch(AllPicker(), lambda: ticks.append(1), keep=True)
+    picks = [pick for _, pick in watch.pick(frames)]
+    assert len(ticks) == 499  # the last frame is shown after 499.5 s
+    kept = watch.take(picks)
+    assert 16 < len(kept) <= 64
+    assert kept[0].index == 0
+    assert watch.take(picks) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_on_a_terminal_a_bar_tells_the_time_left(film, model_folder, tmp_path):
+    import pty
+
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "picknet", "timeline", film, "--model", model_folder, "--out", tmp_path / "a.srt"]
+    environment = os.environ | {"TERM": "xterm"}
+    process = subprocess.Popen(command, stderr=theirs, stdout=subprocess.PIPE, text=True, env=environment)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            block = os.read(ours, 4096)
+        except OSError:  # the end of a pseudo-terminal
+            break
+        if not block:
+            break
+        shown += block
+    out, _ = process.communicate(timeout=60)
+    os.close(ours)
+    assert (process.returncode, out) == (0, f"{tmp_path / 'a.srt'}\n")
+    assert re.search(rb"seconds told.*\d+/22.*-?\d:\d\d:\d\d", shown)
