@@ -65,7 +65,8 @@ def test_graphs_and_pytorch_pick_the_same_frames_and_write_the_same_words(path, 
 def test_the_stream_of_a_file_ends_where_the_offline_caption_of_its_frames_does(captioner):
     with Video(ROOT / "samples" / "cockatoo.mp4") as video:
         frames = list(video.sample_by_time(fps=1.0))
-    updates = list(captioner.stream(ROOT / "samples" / "cockatoo.mp4", fps=1.0))
+    one_scene = {"new_scene": lambda frame: False}
+    updates = list(captioner.stream(ROOT / "samples" / "cockatoo.mp4", fps=1.0, **one_scene))
     caption = captioner.caption(frames)
     assert updates[-1].text == caption.text
     assert tuple(update.pick for update in updates) == caption.picks
