@@ -512,3 +512,9 @@ def test_import_picknet_loads_nothing_heavy_and_using_it_no_torch():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     assert result.stdout == "\n\n"
+
+
+def test_an_address_is_not_captioned_and_its_password_is_not_told(captioner):
+    with pytest.raises(BadSetting) as raised:
+        captioner.caption("rtsp://me:secret@camera/1")
+    assert str(raised.value).startswith("rtsp://me:***@camera/1: an address")

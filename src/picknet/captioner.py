@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from picknet.confidence import Confidence
 from picknet.config import VideoConfig
+from picknet.connection import without_password
 from picknet.errors import PicknetError
 from picknet.live import BadSetting, Live, LiveSource
 from picknet.picking import BudgetPicker, Pick, Picker, SceneWatch, learned_picker
@@ -599,6 +600,9 @@ def _every_second(budget: int) -> Callable[[Video], Iterator[Frame]]:
 def _opened(source: Source, sample: Callable[[Video], Iterable[Frame]]) -> Iterator[_Frames]:
     """The frames sampled from a video that is open for as long as the block lasts, or the frames given as they are."""
     if isinstance(source, str | os.PathLike):
+        if "://" in os.fspath(source) and not os.path.lexists(source):
+            name = without_password(os.fspath(source))
+            raise BadSetting(f"{name}: an address, which may have no end; `stream` describes those")
         with Video(source) as video:
             yield _Frames(os.fspath(source), sample(video), video)
     else:

@@ -22,7 +22,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from picknet.errors import PicknetError
-from picknet.video import UnreadableVideo, _video_stream
+from picknet.video import UnreadableVideo, video_stream
 
 PATIENCE = 1.0
 """Seconds that a packet may wait to be decoded. What is older gives way to the next key frame."""
@@ -117,7 +117,7 @@ class Connection:
         self._timeout = timeout
         self._container = _open(source, timeout)
         try:
-            stream = _video_stream(self._container, source.name)  # type: ignore[arg-type]  # a name serves as well
+            stream = video_stream(self._container, source.name)
         except UnreadableVideo:
             self._container.close()
             raise

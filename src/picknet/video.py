@@ -1,4 +1,4 @@
-"""Frames out of video files, and pictures as frames. The only file that imports PyAV.
+"""Frames out of video files, and pictures as frames. With connection.py the only file that imports PyAV.
 
 A `Video` is read front to back, as often as it is sampled; each pass opens the file anew, so passes never disturb each
 other. A `Frame` stays in the decoder's own pixel format: a glance costs one small scaling of its luma plane, and colour
@@ -192,7 +192,7 @@ class Video:
         """The file, opened for one pass from its start; what is still open when the video is left is closed then."""
         container = self._opened.enter_context(_open(self.path))
         try:
-            yield container, _video_stream(container, self.path)
+            yield container, video_stream(container, self.path)
         finally:
             container.close()
 
@@ -372,17 +372,17 @@ def _open(path: Path) -> InputContainer:
         raise UnreadableVideo(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _video_stream(container: InputContainer, path: Path) -> VideoStream:
+def video_stream(container: InputContainer, name: object) -> VideoStream:
     """The stream to watch: the one FFmpeg thinks best, covers of music aside."""
     covers = [stream for stream in container.streams.video if stream.disposition & Disposition.attached_pic]
     videos = [stream for stream in container.streams.video if stream not in covers]
     if not videos:
         kinds = {"cover picture" if stream in covers else stream.type or "unknown" for stream in container.streams}
-        raise UnreadableVideo(f"{path}: no video stream found (streams: {', '.join(sorted(kinds)) or 'none'})")
+        raise UnreadableVideo(f"{name}: no video stream found (streams: {', '.join(sorted(kinds)) or 'none'})")
     best = container.streams.best("video")
     stream = best if isinstance(best, VideoStream) and best in videos else videos[0]
     if stream.codec_context is None:
-        raise UnreadableVideo(f"{path}: no decoder for its video codec")
+        raise UnreadableVideo(f"{name}: no decoder for its video codec")
     return stream
 
 
