@@ -162,25 +162,33 @@ def openai_parts(
     frames: Iterable[PickedFrame], *, image_format: str = "jpeg", max_side: int | None = None
 ) -> list[Part]:
     """The frames as content of a message to any OpenAI-compatible chat API: before each image its time, as text."""
-    parts: list[Part] = []
-    for frame in frames:
-        encoded = encode(frame, image_format=image_format, max_side=max_side)
-        parts.append({"type": "text", "text": time_stamp(frame.seconds)})
+
+    def part(encoded: Encoded) -> Part:
         url = f"data:{encoded.media_type};base64,{encoded.base64}"
-        parts.append({"type": "image_url", "image_url": {"url": url}})
-    return parts
+        return {"type": "image_url", "image_url": {"url": url}}
+
+    return _after_their_times(frames, part, image_format=image_format, max_side=max_side)
 
 
 def anthropic_parts(
     frames: Iterable[PickedFrame], *, image_format: str = "jpeg", max_side: int | None = None
 ) -> list[Part]:
     """The same for Anthropic's messages API."""
+
+    def part(encoded: Encoded) -> Part:
+        source = {"type": "base64", "media_type": encoded.media_type, "data": encoded.base64}
+        return {"type": "image", "source": source}
+
+    return _after_their_times(frames, part, image_format=image_format, max_side=max_side)
+
+
+def _after_their_times(
+    frames: Iterable[PickedFrame], part: Callable[[Encoded], Part], *, image_format: str, max_side: int | None
+) -> list[Part]:
     parts: list[Part] = []
     for frame in frames:
         encoded = encode(frame, image_format=image_format, max_side=max_side)
-        parts.append({"type": "text", "text": time_stamp(frame.seconds)})
-        source = {"type": "base64", "media_type": encoded.media_type, "data": encoded.base64}
-        parts.append({"type": "image", "source": source})
+        parts += [{"type": "text", "text": time_stamp(frame.seconds)}, part(encoded)]
     return parts
 
 
