@@ -541,14 +541,16 @@ class _Teller:
         self._lock = threading.Lock()  # a lost connection is noted while an update is told
 
     def tell(self, update: "Update") -> None:
+        from picknet.timeline import clock
+
         with self._lock:
             if self._format is StreamFormat.jsonl:
                 print(json.dumps(_update_json(update)), flush=True)
             elif not self._rewrites:
-                print(f"{_clock(update.seconds)}  {update.text}", flush=True)
+                print(f"{clock(update.seconds)}  {update.text}", flush=True)
             else:
                 picks = f"{_many(update.num_picks, 'pick')} of {_many(update.frames_seen, 'frame')}"
-                line = f"{_clock(update.seconds)}  {update.text}  ({picks})"
+                line = f"{clock(update.seconds)}  {update.text}  ({picks})"
                 self._line = line[: shutil.get_terminal_size().columns - 1]
                 print(f"\r\x1b[2K{self._line}", end="", flush=True)
 
@@ -568,12 +570,6 @@ class _Teller:
             self._line = ""
 
 
-def _clock(seconds: float) -> str:
-    """Hours, minutes and seconds: 0:01:05."""
-    minutes, seconds = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
-
-
 def _update_json(update: "Update") -> dict[str, Any]:
     content = {
         "seconds": update.seconds,
@@ -590,8 +586,10 @@ def _update_json(update: "Update") -> dict[str, Any]:
 
 
 def _stream_summary(live: "Live", num_picks: int, num_sentences: int) -> str:
+    from picknet.timeline import clock
+
     parts = [
-        f"{_many(live.num_frames, 'frame')} until {_clock(live.seconds)}",
+        f"{_many(live.num_frames, 'frame')} until {clock(live.seconds)}",
         _many(num_picks, "pick"),
         _many(num_sentences, "sentence"),
     ]
