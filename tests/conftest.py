@@ -31,7 +31,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def attending_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with all that is beyond the paper: cells, attention, tied words, a stride policy that has learned."""
+    """The same with all that is beyond the paper: cells, attention, tied words, a stride policy that has learned, and a
+    second style of captions."""
     return exported(tmp_path_factory.mktemp("models") / "attending", ATTENDING)
 
 
@@ -45,7 +46,7 @@ def exported(folder: Path, settings: Sequence[str]) -> Path:
 
     torch.manual_seed(0)
     config = parse_config(TINY, settings)
-    vocabulary = Vocabulary((*SPECIAL_WORDS, *TINY_WORDS))
+    vocabulary = Vocabulary((*SPECIAL_WORDS, *TINY_WORDS)).with_styles(["msrvtt"] if settings else [])
     network = Network(config.model, len(vocabulary)).eval()
     with torch.no_grad():  # as they start, weights are so small that every video would get the same sentence
         for weight in network.encoder.parameters():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import math
 import os
 import shutil
@@ -27,7 +28,7 @@ from picknet.captioner import (
 from picknet.confidence import BadCalibration, Confidence
 from picknet.config import BadConfig
 from picknet.picking import AllPicker, KMeansPicker, Pick, PickNetPicker, UniformPicker
-from picknet.runtime import BadModel
+from picknet.runtime import BadModel, Runtime
 from picknet.text import BOS, EOS, PAD, UNK
 from picknet.video import Frame
 
@@ -305,6 +306,42 @@ def test_impossible_settings_are_refused(captioner, frames):
         captioner.caption("clip.mp4", num_frames=0)
     with pytest.raises(BadSetting, match=r"^fps is 0: more than 0 frames a second are needed$"):
         next(captioner.stream("clip.mp4", fps=0))
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_sentence_begins_with_its_style(attending_folder, frames, beam, monkeypatch):
+    plain, styled = load(attending_folder), load(attending_folder, style="msrvtt")
+    state = plain.runtime.encode(plain.features(frames[0]), plain.runtime.start())
+    decode, begun = Runtime.decode, []
+
+    def listening(self, words, memory, states):
+        if not states.any():  # the first word of all sentences
+            begun.append(words[0])
+        return decode(self, words, memory, states)
+
+    monkeypatch.setattr(Runtime, "decode", listening)
+    for captioner in (plain, styled):
+        sentences = [captioner.describe(state, beam=beam), *captioner.describe_all(state, beam=beam)]
+        assert sentences[0].text == sentences[1].text
+        captioner.candidates(state, count=2, beam=beam)
+    assert begun == [BOS] * 4 + [plain.runtime.vocabulary.styles["msrvtt"]] * 4
+    # What is said of the same picks is another sentence, or as likely as another would be.
+    assert plain.describe(state).log_probability != styled.describe(state).log_probability
+
+
+def test_confidence_is_told_of_the_style_it_was_fitted_to(attending_folder, tmp_path):
+    folder = shutil.copytree(attending_folder, tmp_path / "model")
+    card = json.loads((folder / "card.json").read_text())
+    (folder / "card.json").write_text(json.dumps(card | {"confidence": {"bias": 0.0, "slope": 1.0}}))
+    assert load(folder).confidence is not None
+    assert load(folder, style="msrvtt").confidence is None
+
+
+def test_an_unknown_style_is_named_with_the_possible_ones(model_folder, attending_folder):
+    with pytest.raises(BadSetting, match=r"^style is 'coco', which the model .* does not know; it knows: msrvtt$"):
+        load(attending_folder, style="coco")
+    with pytest.raises(BadSetting, match=r"does not know; it knows: none but its own$"):
+        load(model_folder, style="msrvtt")
 
 
 def test_candidates_leave_the_caption_as_it_is_and_come_first(captioner, frames):

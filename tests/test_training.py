@@ -21,6 +21,7 @@ from PIL import Image
 
 from picknet.config import Config, ModelConfig, parse_config, to_toml
 from picknet.datasets import BadData, Clip, DataFolder
+from picknet.export import load_network
 from picknet.features import BareSplit, SeenSplit
 from picknet.lessons import caption_batches, prepare, teacher_forcing_probability
 from picknet.metrics import Cider
@@ -681,6 +682,38 @@ def test_folds_are_runs_of_training_clips_and_together_all_of_them(data):
         assert [clip.name for clip in train_part.clips] == [f"clip{i}" for i in range(6) if f"clip{i}" not in fold]
     with pytest.raises(BadData, match="fold 1/7 of 6 clips leaves nothing to learn from or to validate on"):
         fold_splits(data, Fold(1, 7))
+
+
+def test_beside_the_data_set_to_learn_others_have_a_style_of_their_own(mixed, from_pixels, tmp_path):
+    config = parse_config(to_toml(FROM_PIXELS), ["text.styles=true", "supervision.epochs=1"])
+    whole, val = load_splits(mixed, lambda text: pytest.fail(text), styles=True)
+    assert {clip.style for clip in whole.clips if clip.name.startswith("folder/")} == {None}
+    assert {clip.style for clip in whole.clips if clip.name.startswith("flickr8k/")} == {"flickr8k"}
+    assert [clip.name for clip in val.clips] == ["clip6"]
+
+    # A fold is one of the data set to learn; the clips beside it are learned from whole.
+    others, fold = fold_splits(mixed, Fold(2, 3), styles=True)
+    assert [clip.name for clip in fold.clips] == ["clip1"]
+    assert [clip.name for clip in others.clips] == ["folder/clip0", "folder/clip2", "flickr8k/0", "flickr8k/1"]
+
+    run = tmp_path / "run"
+    model = train(config, data=mixed, out=run, start=from_pixels / "model", stages=("supervision",), cache=tmp_path)
+    network, vocabulary, _ = load_network(model)
+    _, before, _ = load_network(from_pixels / "model")
+    assert vocabulary.words == (*before.words, "[flickr8k]")
+    assert vocabulary.styles == {"flickr8k": len(before)}
+    assert len(network.decoder.embed.weight) == len(before) + 1
+
+
+def test_captions_begin_with_their_style(prepared):
+    _, data = prepared
+    first, second = data.train.clips
+    sight = replace(data.train, clips=(replace(first, style="msrvtt"), second))
+    vocabulary = data.vocabulary.with_styles(["msrvtt"])
+    styled = prepare(sight, data.val, vocabulary, CONFIG, torch.device("cpu"))
+    beginnings = {int(owner): int(words[0]) for owner, words in zip(styled.owners, styled.words, strict=True)}
+    assert beginnings == {0: len(data.vocabulary), 1: BOS}
+    assert vocabulary.decode([len(data.vocabulary), *data.words[0].tolist()]) == "a cat runs"
 
 
 def test_a_fold_is_written_as_a_fraction():

@@ -134,11 +134,16 @@ class Picked:
 class Captioner:
     """A trained model, ready to describe videos. One thread at a time may use it."""
 
-    def __init__(self, runtime: Runtime, *, name: str) -> None:
+    def __init__(self, runtime: Runtime, *, name: str, style: str | None = None) -> None:
         self.runtime = runtime
         self.name = name
         self.config = runtime.config
-        self.confidence = Confidence.from_card(runtime.card, runtime.folder / "card.json")
+        self.confidence = None if style else Confidence.from_card(runtime.card, runtime.folder / "card.json")
+        """Of captions in the model's own style, which it was calibrated for."""
+        if style and style not in runtime.vocabulary.styles:
+            possible = ", ".join(runtime.vocabulary.styles) or "none but its own"
+            raise BadSetting(f"style is {style!r}, which the model {name} does not know; it knows: {possible}")
+        self._begin = runtime.vocabulary.styles[style] if style else BOS
         self.picker = learned_picker(runtime.policy, runtime.config.model)
 
     def caption(
@@ -279,7 +284,10 @@ class Captioner:
         if (beam := self._checked_beam(beam)) > 1:
             return [self.describe(state.of(np.array([row])), beam=beam) for row in range(len(state.h))]
         endings = greedy(
-            lambda rows: self._step(state.of(rows)), np.zeros_like(state.h), max_words=self.config.text.max_words
+            lambda rows: self._step(state.of(rows)),
+            np.zeros_like(state.h),
+            max_words=self.config.text.max_words,
+            begin=self._begin,
         )
         return [Sentence(self.runtime.vocabulary.decode(ending.words), ending.log_probability) for ending in endings]
 
@@ -291,10 +299,10 @@ class Captioner:
         endings of a word, do not count as another word.
         """
         step, start, beam = self._step(state), np.zeros_like(state.h), self._checked_beam(beam)
-        max_words, exponent = self.config.text.max_words, self.config.length_exponent
-        found = [beam_search(step, start, beam=beam, max_words=max_words, length_exponent=exponent)]
+        max_words, exponent, begin = self.config.text.max_words, self.config.length_exponent, self._begin
+        found = [beam_search(step, start, beam=beam, max_words=max_words, length_exponent=exponent, begin=begin)]
         if count > 1:
-            others = all_endings(step, start, beam=max(beam, 2 * count), max_words=max_words)
+            others = all_endings(step, start, beam=max(beam, 2 * count), max_words=max_words, begin=begin)
             found += sorted(others, key=lambda other: -other.score(exponent))
         sentences: list[Sentence] = []
         said: set[str] = set()
@@ -343,12 +351,14 @@ class Ending(NamedTuple):
         return float(self.log_probability / (len(self.words) + 1) ** length_exponent)
 
 
-def beam_search(step: Step, state: Array, *, beam: int, max_words: int, length_exponent: float) -> Ending:
+def beam_search(
+    step: Step, state: Array, *, beam: int, max_words: int, length_exponent: float, begin: int = BOS
+) -> Ending:
     """The best sentence of at most `max_words` words; a beam of 1 is greedy. state: (1, S)"""
     if beam == 1:
-        return greedy(lambda rows: step, state, max_words=max_words)[0]
+        return greedy(lambda rows: step, state, max_words=max_words, begin=begin)[0]
     best, best_score = Ending([], -math.inf), -math.inf
-    for endings, open_log_probability in _beam_steps(step, state, beam=beam, max_words=max_words):
+    for endings, open_log_probability in _beam_steps(step, state, beam=beam, max_words=max_words, begin=begin):
         for ending in endings[:1]:  # they are in order and of one length: the first is the best of them
             if (score := ending.score(length_exponent)) > best_score:
                 best, best_score = ending, score
@@ -358,7 +368,9 @@ def beam_search(step: Step, state: Array, *, beam: int, max_words: int, length_e
     return best
 
 
-def greedy(step_of: Callable[[Array], Step], states: Array, *, max_words: int) -> list[Ending]:
+def greedy(
+    step_of: Callable[[Array], Step], states: Array, *, max_words: int, begin: int = BOS
+) -> list[Ending]:
     """The sentences of n videos that go on with the likeliest word, of at most `max_words` words. states: (n, S)
 
     step_of: some of the videos, by their rows -> the step that goes on with these. Videos whose sentence has ended are
@@ -367,7 +379,7 @@ def greedy(step_of: Callable[[Array], Step], states: Array, *, max_words: int) -
     found = [Ending([], -math.inf)] * len(states)
     rows = np.arange(len(states))
     step = step_of(rows)
-    sentences = np.full((len(states), 1), BOS, dtype=np.int64)
+    sentences = np.full((len(states), 1), begin, dtype=np.int64)
     totals = np.zeros(len(states))  # log P of each sentence so far
     for length in range(1, max_words + 2):
         log_probabilities, states = step(sentences[:, -1], states)
@@ -389,16 +401,18 @@ def greedy(step_of: Callable[[Array], Step], states: Array, *, max_words: int) -
     return found
 
 
-def all_endings(step: Step, state: Array, *, beam: int, max_words: int) -> list[Ending]:
+def all_endings(step: Step, state: Array, *, beam: int, max_words: int, begin: int = BOS) -> list[Ending]:
     """Every sentence of at most `max_words` words that ends within the beam, the shortest first. state: (1, S)"""
-    steps = _beam_steps(step, state, beam=beam, max_words=max_words)
+    steps = _beam_steps(step, state, beam=beam, max_words=max_words, begin=begin)
     return [ending for endings, _ in steps for ending in endings]
 
 
-def _beam_steps(step: Step, state: Array, *, beam: int, max_words: int) -> Iterator[tuple[list[Ending], float]]:
+def _beam_steps(
+    step: Step, state: Array, *, beam: int, max_words: int, begin: int
+) -> Iterator[tuple[list[Ending], float]]:
     """After each word: the sentences that end there, the likeliest first, and log P of the likeliest still open."""
     # Always `beam` rows, since a graph is slow to take on a new shape; log P = -inf marks a row without a sentence.
-    sentences = np.full((beam, 1), BOS, dtype=np.int64)
+    sentences = np.full((beam, 1), begin, dtype=np.int64)
     totals = np.full(beam, -math.inf)  # log P of each sentence so far
     totals[0] = 0.0
     states = np.repeat(state, beam, axis=0)
@@ -440,15 +454,18 @@ def _content(text: str) -> set[str]:
     return {re.sub(r"(?<=\w{3})(?:ing|es|ed|s|e)$", "", word) for word in text.split() if word not in EMPTY_WORDS}
 
 
-def load(model: str | os.PathLike[str] | None = None) -> Captioner:
-    """A captioner: the default model, a shipped one by its name, a model folder, or a run folder with a model in it."""
+def load(model: str | os.PathLike[str] | None = None, *, style: str | None = None) -> Captioner:
+    """A captioner: the default model, a shipped one by its name, a model folder, or a run folder with a model in it.
+
+    style: a data set that the model learned beside its own, whose style captions are to have.
+    """
     name, folder = find_model(model)
     runtime = Runtime(folder)
     if runtime.glance_size != GLANCE_SIZE:
         raise BadModel(
             f"{folder / 'policy.onnx'}: takes glances of {runtime.glance_size} pixels where {GLANCE_SIZE} were expected"
         )
-    return Captioner(runtime, name=name)
+    return Captioner(runtime, name=name, style=style)
 
 
 def find_model(model: str | os.PathLike[str] | None) -> tuple[str, Path]:

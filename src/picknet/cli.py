@@ -147,6 +147,10 @@ app = typer.Typer(
 Model = Annotated[
     str | None, typer.Option(help="A shipped model's name, a model folder or a run folder; the default ships inside.")
 ]
+Style = Annotated[
+    str | None,
+    typer.Option(metavar="DATASET", help="Write as captions of another data set that the model learned, as msrvtt."),
+]
 Data = Annotated[Path, typer.Option(help="The data folder: videos/ and captions/.")]
 Beam = Annotated[int | None, typer.Option(min=1, help="Beam width; 1 is greedy. By default what the model says.")]
 Frames = Annotated[int | None, typer.Option(min=1, help="Frames sampled from a video, of which some are picked.")]
@@ -263,6 +267,7 @@ def caption(
         typer.Option(help="Write the contact sheet: a picture's name for one video, a folder for any number."),
     ] = None,
     model: Model = None,
+    style: Style = None,
     picker: OnePicker = PickerName.picknet,
     k: K = None,
     change: Change = None,
@@ -282,7 +287,7 @@ def caption(
     from picknet.captioner import NothingToCaption, load
     from picknet.video import UnreadableVideo
 
-    captioner = load(model)
+    captioner = load(model, style=style)
     chosen = _picker(picker, k=k, change=change, frames=frames, seed=seed, captioner=lambda: captioner)
     num_failed = len(problems)
     if format is CaptionFormat.csv:
@@ -508,6 +513,7 @@ def stream(
     ] = 15.0,
     retries: Annotated[int, typer.Option(min=0, help="How often in a row a lost source is tried again.")] = 10,
     model: Model = None,
+    style: Style = None,
     beam: Beam = None,
 ) -> None:
     """Describe a camera or another stream as it runs: a sentence after every pick."""
@@ -516,7 +522,7 @@ def stream(
 
     teller = _Teller(format)
     live = Live(source, fps=fps, realtime=realtime, timeout=timeout, retries=retries, note=teller.note)
-    captioner = load(model)
+    captioner = load(model, style=style)
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     num_picks = num_sentences = 0
     try:
@@ -619,6 +625,7 @@ def timeline(
     ] = None,
     fps: Annotated[float, typer.Option(min=0.001, max=1000, help="Frames a second that are glanced at.")] = 2.0,
     model: Model = None,
+    style: Style = None,
     beam: Beam = None,
 ) -> None:
     """Tell what a long video shows, from when to when: as lines, as subtitles, as a storyboard."""
@@ -639,7 +646,7 @@ def timeline(
 
     for path in filter(None, (*places, *sheets)):
         check_folder(path.parent)  # a long film would be watched in vain
-    captioner = load(model)
+    captioner = load(model, style=style)
     writers: dict[TimelineFormat, Callable[[Iterable[Segment], str], Iterator[str]]] = {
         TimelineFormat.text: lambda segments, _: as_text(segments),
         TimelineFormat.json: lambda segments, video: as_json(segments, video=video, model=captioner.name),
@@ -893,6 +900,7 @@ def evaluate(
     dataset: Annotated[DatasetName, typer.Option(help="How the captions are stored.")] = DatasetName.msvd,
     split: Annotated[SplitName, typer.Option(help="Which clips.")] = SplitName.val,
     model: Model = None,
+    style: Style = None,
     picker: Annotated[
         list[PickerName] | None,
         typer.Option(
@@ -933,7 +941,7 @@ def evaluate(
         if path and path.suffix.lower() not in FORMATS:
             raise BadUsage(f"{option} {path}: a picture ends in {', '.join(FORMATS)}")
     clips = load_split(data, dataset=dataset.value, split=split.value)
-    captioner = load(model)
+    captioner = load(model, style=style)
     rows = []
     with _progress("evaluating", len(clips.clips) * len(names)) as tick:
         for name in names:

@@ -31,6 +31,9 @@ class TextConfig:
     """The splits whose captions are counted; the paper's 5,491 words need ["train", "val", "test"]."""
     max_words: int = 30
     """Longest caption written or learned from, without <eos>."""
+    styles: bool = False
+    """Of several data sets the first is the one to learn, and validated on; captions of the others begin with a word of
+    their own, such as [msrvtt], so that the captioner can tell their style from the first's."""
 
 
 @dataclass(frozen=True)

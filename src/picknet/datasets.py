@@ -52,6 +52,8 @@ class Clip:
     path: Path
     captions: tuple[str, ...]
     """As they were written, at least one."""
+    style: str | None = None
+    """The data set they are in the style of, where that is not the one to learn."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 from zipfile import BadZipFile
@@ -96,6 +96,19 @@ class BareSplit:
     counts: Tensor
     missing: tuple[Missing, ...]
     crop: Crop | None = None
+
+    def of(self, split: Split) -> "BareSplit":
+        """Another split of clips that all have their frames here, known by their files."""
+        places = {clip.path: place for place, clip in enumerate(self.clips)}
+        unread = {clip.name: clip.reason for clip in self.missing}
+        clips = tuple(clip for clip in split.clips if clip.path in places)
+        missing = [Missing(clip.name, unread[str(clip.path)]) for clip in split.clips if clip.path not in places]
+        if not clips:
+            raise BadData(f"no clip of the {split.name} split can be read (first: {missing[0].reason})")
+        rows = torch.tensor([places[clip.path] for clip in clips], device=self.firsts.device)
+        return replace(
+            self, clips=clips, firsts=self.firsts[rows], counts=self.counts[rows], missing=(*split.missing, *missing)
+        )
 
     def picked(self, cnn: See, clips: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
         rows, positions = picked.nonzero(as_tuple=True)

@@ -34,7 +34,7 @@ class Data(Generic[SightT]):
     val: SightT
     vocabulary: Vocabulary
     words: Tensor
-    """(captions, length): <bos> … <eos>, padded: every caption of the training split."""
+    """(captions, length): <bos> or a style … <eos>, padded: every caption of the training split."""
     lengths: Numbers
     """(captions,): words of each caption and <eos>, which counts in the loss."""
     owners: Numbers
@@ -55,17 +55,18 @@ def prepare(
     train: SightT, val: SightT, vocabulary: Vocabulary, config: Config, device: torch.device
 ) -> Data[SightT]:
     """Captions as word ids; `train` and `val` are on the device already."""
-    ids, owners = [], []
+    ids, owners, beginnings = [], [], []
     for owner, clip in enumerate(train.clips):
         for caption in clip.captions:
             encoded = vocabulary.encode(tokenise(caption), max_words=config.text.max_words)
             if any(word != UNK for word in encoded):  # a caption with no known word teaches nothing
                 ids.append(encoded)
                 owners.append(owner)
+                beginnings.append(vocabulary.styles[clip.style] if clip.style else BOS)
     if not ids:
         raise BadData("no caption of the training split has a word of the vocabulary")
     words = np.full((len(ids), max(map(len, ids)) + 2), PAD, np.int64)
-    words[:, 0] = BOS
+    words[:, 0] = beginnings
     for row, encoded in zip(words, ids, strict=True):
         row[1 : len(encoded) + 2] = [*encoded, EOS]
     return Data(

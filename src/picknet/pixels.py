@@ -117,7 +117,7 @@ def _store_path(split: Split, *, num_frames: int, size: int, cache: Path) -> Pat
             file = (status.st_size, status.st_mtime_ns, status.st_mode)  # the mode, as it may forbid reading
         except OSError:
             file = (0, 0, 0)
-        facts.update(json.dumps([clip.name, clip.path.name, *file]).encode())
+        facts.update(json.dumps([clip.path.name, *file]).encode())
     return cache / f"{facts.hexdigest()[:32]}.pixels"
 
 

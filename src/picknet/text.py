@@ -166,12 +166,12 @@ class Vocabulary:
         return [self._ids.get(token, UNK) for token in tokens[:max_words]]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The sentence that `ids` spell up to the first `EOS`; `BOS` and `PAD` are skipped."""
+        """The sentence that `ids` spell up to the first `EOS`; `PAD` and what a sentence begins with are skipped."""
         words = []
         for word_id in ids:
             if word_id == EOS:
                 break
-            if word_id not in (BOS, PAD):
+            if word_id not in (BOS, PAD, *self.styles.values()):
                 words.append(self.words[word_id])
         return " ".join(words)
 
@@ -192,6 +192,19 @@ class Vocabulary:
             return cls(tuple(text.removesuffix("\n").split("\n")))
         except BadVocabulary as error:
             raise BadVocabulary(f"{path}: {error}") from None
+
+    @cached_property
+    def styles(self) -> dict[str, int]:
+        """The words, such as [msrvtt], that a sentence may begin with instead of `BOS`, by their style's name.
+
+        No token looks like that, since the tokeniser takes brackets apart.
+        """
+        known = enumerate(self.words[len(SPECIAL_WORDS) :], start=len(SPECIAL_WORDS))
+        return {word[1:-1]: word_id for word_id, word in known if re.fullmatch(r"\[\w+]", word)}
+
+    def with_styles(self, names: Iterable[str]) -> Vocabulary:
+        """These words and, at the end, those that sentences of the styles begin with."""
+        return Vocabulary((*self.words, *(f"[{name}]" for name in names if name not in self.styles)))
 
     @cached_property
     def _ids(self) -> dict[str, int]:

@@ -22,7 +22,7 @@ from picknet.model import Network
 from picknet.pixels import store
 from picknet.runs import STAGES, BadRun, Report, Run, Stage, card, claim, take_best
 from picknet.stages import BY_STAGE, Bench, Judge, reinforcement
-from picknet.text import Vocabulary, tokenise
+from picknet.text import BOS, Vocabulary, tokenise
 
 SHAPED_BY = (
     "cnn",
@@ -86,7 +86,8 @@ def train(
     target = _device(device)
     warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
     folder = Path(out)
-    splits = load_splits(data, note) if fold is None else fold_splits(data, fold)
+    styles = config.text.styles
+    splits = fold_splits(data, fold, styles=styles) if fold else load_splits(data, note, styles=styles)
     origin = {
         "dataset": "+".join(part.dataset for part in data),
         "from": None if start is None else str(start),
@@ -100,7 +101,7 @@ def train(
         vocabulary = _vocabulary(config, named, splits[0], data)
         network = Network(config.model, len(vocabulary))
     else:
-        network, vocabulary = _extended(start, config, [c for clip in splits[0].clips for c in clip.captions])
+        network, vocabulary = _extended(start, config, splits[0])
     claim(folder, config, origin, resume=resume, command=command)
     network.to(target)
     if target.type == "cuda":
@@ -108,12 +109,17 @@ def train(
     vocabulary.save(folder / "words.txt")
     cache_folder = Path(cache) if cache else folder.parent / "feature-cache"
     sights: list[SeenSplit | BareSplit] = []
+    pool: BareSplit | None = None
+    if config.supervision.cnn_learning_rate:
+        together = _together(splits)
+        pool = _bare(together, config, cache_folder, target, _ticker(seen, together))
     for split in splits:
-        tick = _ticker(seen, split)
-        if config.supervision.cnn_learning_rate:
-            sights.append(_bare(split, config, cache_folder, target, tick))
+        if pool:
+            sights.append(pool.of(split))
         else:
-            sights.append(see(split, network.cnn, config, cache=cache_folder, tick=tick).to(target))
+            sights.append(
+                see(split, network.cnn, config, cache=cache_folder, tick=_ticker(seen, split)).to(target)
+            )
         if missing := sights[-1].missing:
             told = f"{len(sights[-1].clips)} clips of the {split.name} split, {len(missing)} missing"
             note(f"{told} (clips.json lists them; first: {missing[0].name}: {missing[0].reason})")
@@ -134,7 +140,7 @@ def train(
                 if not judged:
                     prepared = dataclasses.replace(prepared, train=_seen(prepared.train, network, config))
             if judged:
-                bench = _bench(dict(zip(judges, heard, strict=True)), splits[0], config, cache_folder, target)
+                bench = _bench(dict(zip(judges, heard, strict=True)), splits[0], pool, config, cache_folder, target)
                 reinforcement(network, prepared, config, run, bench)
             else:
                 stage(network, prepared, config, run)
@@ -142,11 +148,13 @@ def train(
     return folder / "model"
 
 
-def load_splits(data: Sequence[DataFolder], note: Callable[[str], None]) -> tuple[Split, Split]:
-    """The training and the validation clips of all data folders together."""
+def load_splits(
+    data: Sequence[DataFolder], note: Callable[[str], None], *, styles: bool = False
+) -> tuple[Split, Split]:
+    """The training and the validation clips of all data folders together; with styles, the first's validation clips."""
     train = [load_split(part.folder, dataset=part.dataset, split="train") for part in data]
     val, errors = [], []
-    for part in data:
+    for part in data[:1] if styles else data:
         try:
             val.append(load_split(part.folder, dataset=part.dataset, split="val"))
         except NoSplit as error:
@@ -155,23 +163,25 @@ def load_splits(data: Sequence[DataFolder], note: Callable[[str], None]) -> tupl
         raise errors[0]
     for lacking in errors:
         note(f"not validated on: {lacking}")
-    return _joined(train), _joined(val)
+    return _joined(train, styles=styles), _joined(val)
 
 
-def fold_splits(data: Sequence[DataFolder], fold: Fold) -> tuple[Split, Split]:
-    """The training clips without a fold of them, and that fold.
+def fold_splits(data: Sequence[DataFolder], fold: Fold, *, styles: bool = False) -> tuple[Split, Split]:
+    """The training clips without a fold of them, and that fold; with styles, a fold of the first data folder.
 
     A fold is a run of clips in the official order, since clips of one source video follow each other there.
     """
-    whole = _joined([load_split(part.folder, dataset=part.dataset, split="train") for part in data])
+    trains = [load_split(part.folder, dataset=part.dataset, split="train") for part in data]
+    whole, *beside = trains if styles else [_joined(trains)]
     first, last = (len(whole.clips) * number // fold.of for number in (fold.number - 1, fold.number))
     others = whole.clips[:first] + whole.clips[last:]
     if not others or first == last:
         raise BadData(f"fold {fold} of {len(whole.clips)} clips leaves nothing to learn from or to validate on")
-    return dataclasses.replace(whole, clips=others), Split(whole.dataset, "val", whole.clips[first:last], ())
+    train = _joined([dataclasses.replace(whole, clips=others), *beside], styles=styles)
+    return train, Split(whole.dataset, "val", whole.clips[first:last], ())
 
 
-def _joined(splits: Sequence[Split]) -> Split:
+def _joined(splits: Sequence[Split], *, styles: bool = False) -> Split:
     """Several data sets as one; the clips' names then begin with their data set's."""
     if len(splits) == 1:
         return splits[0]
@@ -180,9 +190,17 @@ def _joined(splits: Sequence[Split]) -> Split:
     for number, split in enumerate(splits, start=1):
         # Two folders of one kind may have clips of one name, and scores are kept by name.
         prefix = split.dataset if names.count(split.dataset) == 1 else f"{split.dataset}{number}"
-        clips += [dataclasses.replace(clip, name=f"{prefix}/{clip.name}") for clip in split.clips]
+        style = split.dataset if styles and split.dataset != splits[0].dataset else None
+        clips += [dataclasses.replace(clip, name=f"{prefix}/{clip.name}", style=style) for clip in split.clips]
         missing += [dataclasses.replace(clip, name=f"{prefix}/{clip.name}") for clip in split.missing]
     return Split(splits[0].dataset, splits[0].name, tuple(clips), tuple(missing))
+
+
+def _together(splits: Sequence[Split]) -> Split:
+    """All clips in the order of their files, each once and named by its file: the same for every fold of a split."""
+    clips = {clip.path: dataclasses.replace(clip, name=str(clip.path)) for split in splits for clip in split.clips}
+    names = " and ".join(split.name for split in splits)
+    return Split(splits[0].dataset, names, tuple(clips[path] for path in sorted(clips)), ())
 
 
 def _bare(
@@ -202,9 +220,17 @@ def _seen(sight: SeenSplit | BareSplit, network: Network, config: Config) -> See
 
 
 def _bench(
-    judges: Mapping[str | Path, set[str]], split: Split, config: Config, cache: Path, device: torch.device
+    judges: Mapping[str | Path, set[str]],
+    split: Split,
+    pool: BareSplit | None,
+    config: Config,
+    cache: Path,
+    device: torch.device,
 ) -> Bench:
-    """The judges, and the clips of the split that each of them was validated on, by name."""
+    """The judges, and the clips of the split that each of them was validated on, by name.
+
+    pool: the frames of these clips, where they are at hand.
+    """
     seats, parts, judge_of = [], [], []
     for number, (folder, heard) in enumerate(judges.items()):
         network, vocabulary, settings = load_network(Path(folder) / "model")
@@ -215,7 +241,9 @@ def _bench(
         settings = dataclasses.replace(settings, video=config.video)
         judged = dataclasses.replace(split, clips=clips, missing=())
         if settings.supervision.cnn_learning_rate:
-            part = _bare(judged, settings, cache, device, lambda: None).seen(network.cnn, config.video.num_frames)
+            fits = pool is not None and settings.model.image_size == config.model.image_size
+            bare = pool.of(judged) if pool and fits else _bare(judged, settings, cache, device, lambda: None)
+            part = bare.seen(network.cnn, config.video.num_frames)
         else:
             part = see(judged, network.cnn, settings, cache=cache).to(device)
         parts.append(part)
@@ -278,24 +306,33 @@ def _vocabulary(config: Config, named: Sequence[str], train: Split, data: Sequen
         else:
             splits += [load_split(part.folder, dataset=part.dataset, split=name) for part in data]
     captions = (tokenise(caption) for split in splits for clip in split.clips for caption in clip.captions)
-    return Vocabulary.from_captions(captions, min_count=config.text.min_count)
+    return Vocabulary.from_captions(captions, min_count=config.text.min_count).with_styles(_styles(train))
 
 
-def _extended(start: str | Path, config: Config, captions: Sequence[str]) -> tuple[Network, Vocabulary]:
-    """The network of a model folder, with rows added for frequent words it does not know yet."""
+def _styles(split: Split) -> list[str]:
+    return sorted({clip.style for clip in split.clips if clip.style})
+
+
+def _extended(start: str | Path, config: Config, train: Split) -> tuple[Network, Vocabulary]:
+    """The network of a model folder, with rows added for frequent words, and styles, that it does not know yet."""
     old, vocabulary, before = load_network(start)
     for name in SHAPED_BY:
         has, wanted = getattr(before.model, name), getattr(config.model, name)
         if has != wanted:
             raise BadRun(f"{start}: its model.{name} is {has}, the config's is {wanted}; leave it as the model has it")
     known = set(vocabulary.words)
-    frequent = Vocabulary.from_captions((tokenise(caption) for caption in captions), min_count=config.text.min_count)
+    captions = (tokenise(caption) for clip in train.clips for caption in clip.captions)
+    frequent = Vocabulary.from_captions(captions, min_count=config.text.min_count)
     grown = Vocabulary(vocabulary.words + tuple(word for word in frequent.words if word not in known))
+    grown = grown.with_styles(_styles(train))
     network = Network(config.model, len(grown), pretrained=False)
     weights = old.state_dict()
     for name in ("decoder.embed.weight", *(() if config.model.tied_words else ("decoder.output.weight",))):
         fresh = network.state_dict()[name].clone()
         fresh[: len(vocabulary)] = weights[name]
+        for style, word in grown.styles.items():
+            if style not in vocabulary.styles:
+                fresh[word] = weights[name][BOS]  # a style begins as what all sentences have begun with
         weights[name] = fresh
     same_picker = all(getattr(before.model, key) == getattr(config.model, key) for key in ("picker", "picker_hidden"))
     if not same_picker:
