@@ -1321,6 +1321,7 @@ def info(
         "folder": str(runtime.folder),
         "bytes": sum(path.stat().st_size for path in runtime.folder.iterdir() if path.is_file()),
         "vocabulary": len(runtime.vocabulary),
+        "styles": list(runtime.vocabulary.styles),
         "num_frames": settings.video.num_frames,
         "cnn": settings.model.cnn,
         "image_size": settings.model.image_size,
