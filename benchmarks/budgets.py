@@ -19,10 +19,11 @@ frames is chosen; its caption is that of the chosen frames of it, and one that i
              strongest cuts first where there are more than N. On short clips, where most have no cut, `content` takes
              the N sampled frames of the highest score instead.
 
-Writes budgets.json, budgets.md and budgets.png. Needs scenedetect and opencv-python-headless.
+Writes budgets.json, budgets.md and budgets.png. Needs the `bench` extra: pip install -e ".[bench]".
 """
 
 import argparse
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,7 @@ from typing import Any
 
 import cv2
 import numpy as np
-from films import NUM_FILMS, Film, make_films, sampled
+from films import KINDS, NUM_FILMS, Film, make_films, sampled
 from numpy.typing import NDArray
 from scenedetect import (
     AdaptiveDetector,
@@ -50,7 +51,7 @@ from picknet.captioner import Captioner, load
 from picknet.charts import COLOURS, GREEN, Line, Panel, line_chart
 from picknet.datasets import load_split
 from picknet.files import write_text, written_whole
-from picknet.judging import Look, _described
+from picknet.judging import Look, described
 from picknet.metrics import Cider
 from picknet.picking import BudgetPicker, KMeansPicker, Picker, RandomPicker, UniformPicker, learned_picker
 from picknet.text import tokenise
@@ -61,6 +62,8 @@ Choice = tuple[int, ...]
 BUDGETS = range(2, 13)
 FILM_BUDGETS = (5, 10, 15)
 NUM_DRAWS = 3
+NUM_SAMPLES = 10_000
+"""Of the bootstrap."""
 DETECTORS: dict[str, Callable[[], SceneDetector]] = {
     "content": ContentDetector,
     "adaptive": AdaptiveDetector,
@@ -132,7 +135,7 @@ def short_clips(captioner: Captioner, data: Path, work: Path, *, seed: int) -> T
         for budget, choices in found.items():
             choices["content"] = [tuple(sorted(np.argsort(-contents, kind="stable")[:budget].tolist()))]
         wanted = {choice for choices in found.values() for several in choices.values() for choice in several}
-        captions = _described(captioner, look.features, wanted, beam=captioner.config.beam)
+        captions = described(captioner, look.features, wanted, beam=captioner.config.beam)
         means = look.features.mean(axis=1)
         for budget, choices in found.items():
             for name, several in choices.items():
@@ -177,7 +180,7 @@ def films(captioner: Captioner, data: Path, work: Path, *, seed: int, num_films:
             return np.asarray(means[frame.index])
 
         chooser = Chooser(captioner, feature, seed=seed)
-        begins = scene_starts(film, work / "features")
+        begins = scene_starts(film)
         captions: dict[Choice, str] = {}
         for budget in FILM_BUDGETS:
             choices = chooser.choices(frames, budget)
@@ -202,12 +205,12 @@ def films(captioner: Captioner, data: Path, work: Path, *, seed: int, num_films:
     return table
 
 
-def scene_starts(film: Film, cache: Path) -> dict[str, list[float]]:
-    """By detector, when scenes begin: the first frame, then the strongest cuts first. Kept on disk.
+def scene_starts(film: Film) -> dict[str, list[float]]:
+    """By detector, when scenes begin: the first frame, then the strongest cuts first. Kept beside the film.
 
     How strong a cut is tells the mean difference of hue, saturation and value, which is the content detector's score.
     """
-    path = cache / f"{film.path.stem}-scenes.json"
+    path = film.path.with_name(f"{film.path.stem}-scenes.json")
     if not path.exists():
         detectors = {name: make() for name, make in DETECTORS.items()}
         cuts: dict[str, list[FrameTimecode]] = {name: [] for name in detectors}
@@ -226,7 +229,6 @@ def scene_starts(film: Film, cache: Path) -> dict[str, list[float]]:
             name: [0.0, *(cut.seconds for cut in sorted(some, key=lambda cut: -strengths[cut.frame_num]))]
             for name, some in cuts.items()
         }
-        cache.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(found))
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
@@ -236,7 +238,8 @@ def _means(captioner: Captioner, film: Film, frames: Sequence[Frame], cache: Pat
 
     It is looked at anew when its glance differs by a grey value from that of the frame looked at last.
     """
-    path = cache / f"{captioner.name}-{film.path.stem}.npy"
+    weights = (captioner.runtime.folder / "weights.safetensors").read_bytes()
+    path = cache / f"{film.path.stem}-{hashlib.sha256(weights).hexdigest()[:16]}.npy"
     if not path.exists():
         means: list[Array] = []
         last = np.full_like(frames[0].glance(), 255, dtype=np.float32)
@@ -266,7 +269,20 @@ def _cider(clips: Sequence[Any]) -> Cider:
 # --- Tables and the picture ---
 
 
-def markdown(short: dict[str, Any], long: dict[str, Any]) -> str:
+def differences(table: Table, *, seed: int) -> dict[str, list[float]]:
+    """What the budget's choice is worth beside the uniform one, on short clips: by budget, and over all of them, the
+    mean difference in CIDEr and the ends of its 95 % interval (bootstrap over clips, paired)."""
+    of = {n: np.subtract(*(table[who][n].values["cider"] for who in ("budget", "uniform"))) for n in BUDGETS}
+    rows = {**{str(n): values for n, values in of.items()}, "all": np.mean([*of.values()], axis=0)}
+    num_clips = len(rows["all"])
+    drawn = np.random.default_rng(seed).integers(num_clips, size=(NUM_SAMPLES, num_clips))
+    return {
+        name: [float(values.mean()), *np.percentile(values[drawn].mean(axis=1), (2.5, 97.5)).tolist()]
+        for name, values in rows.items()
+    }
+
+
+def markdown(short: dict[str, Any], long: dict[str, Any], against: dict[str, list[float]]) -> str:
     lines = []
     for title, key, digits in (("CIDEr", "cider", 1), ("Coverage, less is better", "coverage", 2)):
         lines += [f"{title}:", "", "| N | " + " | ".join(map(str, BUDGETS)) + " |", "|---" * (len(BUDGETS) + 1) + "|"]
@@ -274,12 +290,17 @@ def markdown(short: dict[str, Any], long: dict[str, Any]) -> str:
             cells = " | ".join(f"{row[str(budget)][key]:.{digits}f}" for budget in BUDGETS)
             lines.append(f"| {name} | {cells} |")
         lines.append("")
+    told = [f"{n} {mean:+.1f} ({low:+.1f} … {high:+.1f})" for n, (mean, low, high) in against.items()]
+    lines += ["CIDEr of budget minus uniform, with its 95 % interval, by N: " + ", ".join(told), ""]
     heads = [f"{what}, N = {budget}" for what in ("found", "CIDEr") for budget in FILM_BUDGETS]
     lines += ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for name, row in long.items():
         found = [f"{100 * row[str(budget)]['found']:.0f} %" for budget in FILM_BUDGETS]
         said = [f"{row[str(budget)]['cider']:.1f}" for budget in FILM_BUDGETS]
         lines.append(f"| {name} | " + " | ".join(found + said) + " |")
+    lines += ["", "Found at N = 10, by the kind of film:", "", "| | " + " | ".join(KINDS) + " |", "|---" * 4 + "|"]
+    for name, row in long.items():
+        lines.append(f"| {name} | " + " | ".join(f"{100 * row['10'][kind]:.0f} %" for kind in KINDS) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -317,12 +338,15 @@ def main() -> None:
         }
 
     long = plain(films(captioner, arguments.data, arguments.work, seed=arguments.seed, num_films=arguments.films))
-    short = plain(short_clips(captioner, arguments.data, arguments.work, seed=arguments.seed))
-    result = {"seed": arguments.seed, "model": captioner.name, "short_clips": short, "films": long}
+    table = short_clips(captioner, arguments.data, arguments.work, seed=arguments.seed)
+    short, against = plain(table), differences(table, seed=arguments.seed)
+    result = {"seed": arguments.seed, "model": captioner.name, "films": long, "short_clips": short}
+    result["budget_minus_uniform"] = against
+    told = markdown(short, long, against)
     write_text(arguments.out / "budgets.json", json.dumps(result, indent=2) + "\n")
-    write_text(arguments.out / "budgets.md", markdown(short, long))
+    write_text(arguments.out / "budgets.md", told)
     draw(short, arguments.out / "budgets.png")
-    print(markdown(short, long))
+    print(told)
 
 
 if __name__ == "__main__":

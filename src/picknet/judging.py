@@ -222,10 +222,10 @@ def judge(
         for size in SUBSET_SIZES
     }
     wanted = {choice for several in (*choices.values(), *subsets.values()) for choice in several}
-    return JudgedClip(clip.name, choices, subsets, _described(look.captioner, look.features, wanted, beam=beam))
+    return JudgedClip(clip.name, choices, subsets, described(look.captioner, look.features, wanted, beam=beam))
 
 
-def _described(captioner: Captioner, features: Array, choices: set[Choice], *, beam: int) -> dict[Choice, str]:
+def described(captioner: Captioner, features: Array, choices: set[Choice], *, beam: int) -> dict[Choice, str]:
     """features: (frames, cells, feature) -> the caption of each choice of frames"""
     captions: dict[Choice, str] = {}
     for some, memory in _memories(captioner.runtime, features, choices):
