@@ -94,7 +94,7 @@ def test_json_is_one_object_a_line_with_the_contracted_keys(picknet: Picknet, cl
     assert list(cat) == ["video", "caption", "confidence", "picks", "frames_seen", "model"]
     assert cat["confidence"] is None
     assert (cat["video"], cat["frames_seen"], cat["model"]) == (str(clips / "cat.mp4"), 30, str(model_folder))
-    assert [list(pick) for pick in cat["picks"]] == [["index", "seconds", "probability"]] * 2
+    assert [list(pick) for pick in cat["picks"]] == [["index", "seconds", "probability", "frame_number"]] * 2
     # The centres of two halves: of 30 frames, and of the 12 that the short clip has, at 25 frames a second.
     assert [pick["index"] for pick in cat["picks"]] == [7, 22]
     assert dog["frames_seen"] == 12
@@ -307,8 +307,8 @@ def test_pick_writes_full_size_frames_with_their_times_and_an_index(picknet: Pic
         "picker": "uniform",
         "frames_seen": 30,
         "picks": [
-            {"file": names[0], "index": 7, "seconds": 0.28, "probability": None, **size},
-            {"file": names[1], "index": 22, "seconds": 0.88, "probability": None, **size},
+            {"file": names[0], "index": 7, "seconds": 0.28, "probability": None, "frame_number": 7, **size},
+            {"file": names[1], "index": 22, "seconds": 0.88, "probability": None, "frame_number": 22, **size},
         ],
     }
     for name, number in zip(names, (7, 22), strict=True):
@@ -395,7 +395,8 @@ def test_pick_prints_ready_parts_of_messages(
     assert [line.pop("data") for line in lines] == data
     assert [round(line.pop("seconds"), 6) for line in lines] == [0.4, 1.2]
     same = {"video": f"{clips}/cat.mp4", "probability": None, "width": 48, "height": 32, "media_type": "image/jpeg"}
-    assert lines == [{**same, "index": index} for index in (7, 22)]
+    # Of 40 frames at 25 a second, 30 are sampled.
+    assert lines == [{**same, "index": index, "frame_number": number} for index, number in ((7, 10), (22, 30))]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -112,7 +112,8 @@ def test_names_sort_by_time_over_hours(tmp_path):
     assert index["video"] == "a.mp4"
     assert [row["seconds"] for row in index["picks"]] == times
     assert index["picks"][1] == {
-        "file": "0002-00h00m00.040s.jpg", "index": 1, "seconds": 0.04, "probability": 0.75, "width": 96, "height": 64,
+        "file": "0002-00h00m00.040s.jpg", "index": 1, "seconds": 0.04, "probability": 0.75, "frame_number": None,
+        "width": 96, "height": 64,
     }  # fmt: skip
 
 

@@ -339,8 +339,8 @@ def test_json_is_one_object():
                 "caption": "a man is playing a guitar",
                 "confidence": 0.7251,
                 "picks": [
-                    {"index": 3, "seconds": 3.0, "probability": None},
-                    {"index": 10, "seconds": 10.0, "probability": None},
+                    {"index": 3, "seconds": 3.0, "probability": None, "frame_number": None},
+                    {"index": 10, "seconds": 10.0, "probability": None, "frame_number": None},
                 ],
             },
             {"start": 12.346, "end": 14.0, "caption": "", "confidence": None, "picks": []},

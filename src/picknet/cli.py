@@ -484,7 +484,7 @@ def _print_frames(
             encoded = encode(frame, image_format=image_format, max_side=max_side)
             size = {"width": encoded.width, "height": encoded.height}
             coded = {"media_type": encoded.media_type, "data": encoded.base64}
-            print(json.dumps({"video": video, **_pick_json(frame.pick), **size, **coded}), flush=True)
+            print(json.dumps({"video": video, **frame.pick.as_json(), **size, **coded}), flush=True)
         return
     parts = openai_parts if format is PickFormat.openai else anthropic_parts
     print(json.dumps(parts(frames, image_format=image_format, max_side=max_side)), flush=True)
@@ -850,7 +850,7 @@ def _print_caption(result: "Caption", *, format: CaptionFormat, named: bool, num
             "video": result.video,
             "caption": result.text,
             "confidence": result.confidence,
-            "picks": [_pick_json(pick) for pick in result.picks],
+            "picks": [pick.as_json() for pick in result.picks],
             "frames_seen": result.frames_seen,
             "model": result.model,
         }
@@ -872,10 +872,6 @@ def _print_caption(result: "Caption", *, format: CaptionFormat, named: bool, num
         if candidates and result.confidence is not None:
             lines[0] += f" (confidence {result.confidence:.2f})"
         print("\n".join(name + line for line in lines), flush=True)
-
-
-def _pick_json(pick: "Pick") -> dict[str, Any]:
-    return {"index": pick.index, "seconds": pick.seconds, "probability": pick.probability}
 
 
 def _print_csv(values: Sequence[object]) -> None:
@@ -964,7 +960,7 @@ def evaluate(
             print("\n".join(f"  {clip.name}: {clip.reason}" for clip in missing), flush=True)
     if captions:
         written = [
-            {"clip": clip, "picker": row.picker, "caption": said.text, "picks": [_pick_json(p) for p in said.picks]}
+            {"clip": clip, "picker": row.picker, "caption": said.text, "picks": [pick.as_json() for pick in said.picks]}
             for row in rows
             for clip, said in row.captions.items()
         ]

@@ -22,7 +22,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from picknet.errors import PicknetError
-from picknet.video import UnreadableVideo, video_stream
+from picknet.video import UnreadableVideo, pixel_aspect, video_stream
 
 PATIENCE = 1.0
 """Seconds that a packet may wait to be decoded. What is older gives way to the next key frame."""
@@ -126,6 +126,7 @@ class Connection:
         self._unit = float(stream.time_base or 1)
         self.step = 1 / float(stream.average_rate or stream.guessed_rate or 25)
         """Seconds from a frame to the next, where nothing tells better."""
+        self.pixel_aspect = pixel_aspect(stream)
         self._promised = _length(self._container)
         self._start = (self._container.start_time or 0) / av.time_base
         self._reached = 0.0

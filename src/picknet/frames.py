@@ -56,6 +56,11 @@ class PickedFrame(Image.Image):
         return self.pick.index
 
     @property
+    def frame_number(self) -> int | None:
+        """Its position among all frames of the video, from 0; None for a live source."""
+        return self.pick.frame_number
+
+    @property
     def probability(self) -> float | None:
         """The policy's, where one was asked."""
         return self.pick.probability
@@ -118,9 +123,7 @@ def write_frames(
             name = f"{number:04d}-{_time_in_name(frame.seconds)}{IMAGE_FORMATS[image_format][0]}"
             with written_whole(folder / name) as temporary:
                 temporary.write_bytes(encoded.content)
-            # Of a sum of binary fractions, what is beyond a microsecond is noise.
-            place = {"index": frame.index, "seconds": round(frame.seconds, 6), "probability": frame.probability}
-            rows.append({"file": name, **place, "width": encoded.width, "height": encoded.height})
+            rows.append({"file": name, **frame.pick.as_json(), "width": encoded.width, "height": encoded.height})
             written(folder / name)
     except BaseException:
         if rows:

@@ -267,7 +267,8 @@ class Live:
             if not (connection.waits or connection.arrives):
                 self._handover.sleep(start + seconds - time.monotonic())
                 arrived = time.monotonic()
-            yield _Moment(Frame(picture, index=0, seconds=seconds), arrived)
+            frame = Frame(picture, index=0, seconds=seconds, pixel_aspect=connection.pixel_aspect)
+            yield _Moment(frame, arrived)
         if connection.undecodable and not self._damage:
             self._damage = f"some of its data cannot be decoded, the first after {clock.now:.1f} s"
 
