@@ -24,10 +24,10 @@ Writes budgets.json, budgets.md and budgets.png. Needs the `bench` extra: pip in
 
 import argparse
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ Table = dict[str, dict[int, Tally]]
 # --- Short clips ---
 
 
-def short_clips(captioner: Captioner, data: Path, work: Path, *, seed: int) -> Table:
+def short_clips(captioner: Captioner, data: Path, work: Path, *, beam: int, seed: int) -> Table:
     split = load_split(data, dataset="msvd", split="val")
     cider = _cider(split.clips)
     look = Look(captioner, work / "features")
@@ -135,7 +135,7 @@ def short_clips(captioner: Captioner, data: Path, work: Path, *, seed: int) -> T
         for budget, choices in found.items():
             choices["content"] = [tuple(sorted(np.argsort(-contents, kind="stable")[:budget].tolist()))]
         wanted = {choice for choices in found.values() for several in choices.values() for choice in several}
-        captions = described(captioner, look.features, wanted, beam=captioner.config.beam)
+        captions = described(captioner, look.features, wanted, beam=beam)
         means = look.features.mean(axis=1)
         for budget, choices in found.items():
             for name, several in choices.items():
@@ -161,47 +161,49 @@ def content_scores(path: Path, seconds: Sequence[float]) -> Array:
     manager.detect_scenes(video)
     places = [round(at * video.frame_rate) for at in seconds]
     scores = [stats.get_metrics(number, ["content_val"])[0] or 0.0 for number in range(places[-1] + 1)]
-    later = [max(scores[before + 1 : at + 1], default=0.0) for before, at in pairwise(places)]
+    later = [max(scores[before + 1 : at + 1], default=0.0) for before, at in itertools.pairwise(places)]
     return np.array([np.inf, *later])
 
 
 # --- Films ---
 
 
-def films(captioner: Captioner, data: Path, work: Path, *, seed: int, num_films: int) -> Table:
+def films(captioner: Captioner, data: Path, work: Path, *, beam: int, seed: int, num_films: int) -> Table:
     cider = _cider(load_split(data, dataset="msvd", split="val").clips)
     table: Table = {}
     for film in make_films(data, work / "films", seed=seed, num_films=num_films):
         frames = list(sampled(film))
-        cells: dict[int, Array] = {}
+        times = np.array([frame.seconds for frame in frames])
         means = _means(captioner, film, frames, work / "features")
 
         def feature(frame: Frame, means: Array = means) -> Array:
             return np.asarray(means[frame.index])
 
         chooser = Chooser(captioner, feature, seed=seed)
-        begins = scene_starts(film)
-        captions: dict[Choice, str] = {}
-        for budget in FILM_BUDGETS:
-            choices = chooser.choices(frames, budget)
-            times = np.array([frame.seconds for frame in frames])
-            for name, starts in begins.items():
-                # The sampled frame at or after the beginning of a scene stands for it.
-                places = [int(min(np.searchsorted(times, at - 1e-3), len(times) - 1)) for at in starts]
+        found = {budget: chooser.choices(frames, budget) for budget in FILM_BUDGETS}
+        for name, starts in scene_starts(film).items():
+            # The sampled frame at or after the beginning of a scene stands for it.
+            places = [int(min(np.searchsorted(times, at - 1e-3), len(times) - 1)) for at in starts]
+            for budget, choices in found.items():
                 choices[name] = [tuple(sorted(dict.fromkeys(places[:budget])))]
-            for name, several in choices.items():
-                tally = table.setdefault(name, {}).setdefault(budget, Tally())
-                for choice in several:
-                    for event, part in zip(film.events, film.found(times[list(choice)].tolist()), strict=True):
-                        picked = tuple(choice[i] for i in part)
-                        if picked and picked not in captions:
-                            for place in picked:
-                                if place not in cells:
-                                    cells[place] = captioner.features(frames[place])
-                            captions[picked] = _caption(captioner, [cells[place] for place in picked])
-                        said = tokenise(captions[picked]) if picked else []
-                        score = 100 * float(cider.scores([event.clip], [said])[0]) if picked else 0.0
-                        tally.add(**{"found": float(bool(picked)), "cider": score, film.kind: float(bool(picked))})
+        of_events = {
+            (budget, name): [
+                tuple(choice[place] for place in part)
+                for choice in several
+                for part in film.found(times[list(choice)].tolist())
+            ]
+            for budget, choices in found.items()
+            for name, several in choices.items()
+        }
+        wanted = {picked for parts in of_events.values() for picked in parts if picked}
+        cells = {place: captioner.features(frames[place])[0] for place in {place for one in wanted for place in one}}
+        captions = described(captioner, cells, wanted, beam=beam)
+        for (budget, name), parts in of_events.items():
+            tally = table.setdefault(name, {}).setdefault(budget, Tally())
+            for event, picked in zip(itertools.cycle(film.events), parts):  # one draw after another
+                said = tokenise(captions[picked]) if picked else []
+                score = 100 * float(cider.scores([event.clip], [said])[0]) if picked else 0.0
+                tally.add(**{"found": float(bool(picked)), "cider": score, film.kind: float(bool(picked))})
     return table
 
 
@@ -253,13 +255,6 @@ def _means(captioner: Captioner, film: Film, frames: Sequence[Frame], cache: Pat
         with written_whole(path) as temporary, temporary.open("wb") as file:
             np.save(file, np.stack(means))
     return np.asarray(np.load(path, allow_pickle=False))
-
-
-def _caption(captioner: Captioner, cells: Sequence[Array]) -> str:
-    memory = captioner.runtime.start()
-    for one in cells:
-        memory = captioner.runtime.encode(one, memory)
-    return captioner.describe(memory).text
 
 
 def _cider(clips: Sequence[Any]) -> Cider:
@@ -328,6 +323,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a folder for budgets.json, .md and .png")
     parser.add_argument("--model", help="a model folder; the default model otherwise")
     parser.add_argument("--films", type=int, default=NUM_FILMS)
+    parser.add_argument("--beam", type=int, default=1, help="beam width; greedy, as many captions are written")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     captioner = load(arguments.model)
@@ -337,11 +333,11 @@ def main() -> None:
             name: {str(budget): tally.means() for budget, tally in row.items()} for name, row in sorted(table.items())
         }
 
-    long = plain(films(captioner, arguments.data, arguments.work, seed=arguments.seed, num_films=arguments.films))
-    table = short_clips(captioner, arguments.data, arguments.work, seed=arguments.seed)
+    given = {"beam": arguments.beam, "seed": arguments.seed}
+    long = plain(films(captioner, arguments.data, arguments.work, num_films=arguments.films, **given))
+    table = short_clips(captioner, arguments.data, arguments.work, **given)
     short, against = plain(table), differences(table, seed=arguments.seed)
-    result = {"seed": arguments.seed, "model": captioner.name, "films": long, "short_clips": short}
-    result["budget_minus_uniform"] = against
+    result = {**given, "model": captioner.name, "films": long, "short_clips": short, "budget_minus_uniform": against}
     told = markdown(short, long, against)
     write_text(arguments.out / "budgets.json", json.dumps(result, indent=2) + "\n")
     write_text(arguments.out / "budgets.md", told)
