@@ -506,6 +506,24 @@ def test_a_pipe_is_picked_from_in_one_pass(tmp_path: Path) -> None:
     assert index["picks"][0]["seconds"] == 0
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (write_audio, "no video stream found (streams: audio)"),
+        (lambda path: path.write_bytes(b""), "nothing came, or what it sends is not a known video format"),
+    ],
+)
+def test_a_pipe_without_a_picture_is_an_error_and_leaves_no_folder(
+    tmp_path: Path, content: Callable[[Path], object], told: str
+) -> None:
+    content(tmp_path / "sound.mp4")
+    with (tmp_path / "sound.mp4").open("rb") as pipe:
+        process = subprocess_of("pick", "-", "--budget", 3, "--out", tmp_path / "frames", stdin=pipe)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (1, "", f"picknet: standard input: {told}\n")
+    assert not (tmp_path / "frames").exists()
+
+
 @on_linux
 @pytest.mark.parametrize(("ending", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_live_source_is_picked_from_until_it_is_enough(tmp_path: Path, ending: signal.Signals, code: int) -> None:

@@ -12,12 +12,10 @@ import pytest
 from clips import picture
 from PIL import Image
 
-from picknet.files import UnwritableFile
 from picknet.frames import (
     BadImage,
     PickedFrame,
     anthropic_parts,
-    check_folder,
     encode,
     openai_parts,
     time_stamp,
@@ -154,14 +152,6 @@ def test_a_failure_before_the_first_frame_leaves_nothing(tmp_path):
     with pytest.raises(BadImage):
         write_frames([picked_frame(1)], tmp_path / "frames", about={}, image_format="gif")
     assert not (tmp_path / "frames").exists()
-
-
-def test_a_folder_is_checked_without_being_made(tmp_path):
-    check_folder(tmp_path / "a" / "b")
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UnwritableFile, match=r"file/a: cannot be written \(Not a directory\)"):
-        check_folder(tmp_path / "file" / "a")
 
 
 # --- Messages ---------------------------------------------------------------------------------------------------------

@@ -46,8 +46,6 @@ DEFAULT_K = 6
 """The paper's k: PickNet's average number of picks on MSVD."""
 DEFAULT_CHANGE = 30.0
 """Grey values: about 6 picks of a clip of MSVD, too."""
-MAX_BUDGET = 1000
-"""That of `picking.py`, which is not imported to parse."""
 
 # Click's own class, wherever this version of Typer keeps its Click.
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
@@ -338,6 +336,8 @@ def pick(
     seed: Seed = 0,
 ) -> None:
     """Pick the frames that matter: as full-size pictures, or ready for a vision-language model."""
+    from picknet.picking import MAX_BUDGET
+
     _check_numbers([picker], k, change)
     if budget is not None and not 1 <= budget <= MAX_BUDGET:
         raise BadUsage(f"--budget {budget}: 1 to {MAX_BUDGET:,} frames are possible")
@@ -360,7 +360,8 @@ def pick(
         raise typer.Exit(1)
 
     from picknet.captioner import load, picked
-    from picknet.frames import check_folder, write_frames
+    from picknet.files import check_folder
+    from picknet.frames import write_frames
     from picknet.live import BadSetting
     from picknet.video import UnreadableVideo
 
@@ -406,7 +407,7 @@ def pick(
             if format is not PickFormat.paths:
                 _print_frames(video, found.images(), format, image_format=image_format.value, max_side=max_side)
     if num_failed or (watch and watch.code):
-        raise typer.Exit(watch.code if watch else 1)
+        raise typer.Exit((watch.code if watch else 0) or 1)
 
 
 class _Watch:
@@ -632,8 +633,7 @@ def timeline(
 
     from picknet.captioner import load
     from picknet.figures import Storyboard
-    from picknet.files import written_whole
-    from picknet.frames import check_folder
+    from picknet.files import check_folder, written_whole
     from picknet.timeline import as_csv, as_json, as_srt, as_text, as_vtt
     from picknet.video import UnreadableVideo
 

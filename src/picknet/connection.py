@@ -328,7 +328,8 @@ def _reason(error: Exception, source: Address, timeout: float) -> str:
     if isinstance(error, av.EOFError):
         return "it ended before its first frame"
     if isinstance(error, av.InvalidDataError):
-        return "what it sends is not a known video format"
+        # Whoever was to write into a pipe may have failed, and only FFmpeg knows whether a byte came.
+        return ("nothing came, or " if source.kind == "pipe" else "") + "what it sends is not a known video format"
     if isinstance(error, FileNotFoundError) and source.kind == "camera":
         return "there is no such camera"
     if isinstance(error, OSError) and error.errno == errno.EIO and source.kind == "network":

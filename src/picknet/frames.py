@@ -5,7 +5,6 @@ import contextlib
 import io
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,21 +130,6 @@ def write_frames(
                 _write_index(folder, about, rows)
         raise
     _write_index(folder, about, rows)
-
-
-def check_folder(folder: str | os.PathLike[str]) -> None:
-    """Raise `UnwritableFile` where nothing could be written into the folder, before there is something to write.
-
-    The folder need not be there, and is not made.
-    """
-    place = Path(folder).absolute()
-    while not os.path.lexists(place):
-        place = place.parent
-    try:
-        with tempfile.TemporaryFile(dir=place):
-            pass
-    except OSError as error:
-        raise UnwritableFile(f"{folder}: cannot be written ({error.strerror or error})") from error
 
 
 def _write_index(folder: Path, about: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:

@@ -51,6 +51,12 @@ class LostSource(PicknetError):
     """A source that was there, broke off and did not come back."""
 
 
+def checked_fps(fps: float) -> float:
+    if not 0 < fps < math.inf:
+        raise BadSetting(f"fps is {fps}: more than 0 frames a second are needed")
+    return fps
+
+
 class Live:
     """The frames of a source, `fps` of them a second, as they come. It can be iterated once.
 
@@ -72,14 +78,12 @@ class Live:
         retries: int = 10,
         note: Callable[[str], object] = _LOG.warning,
     ) -> None:
-        if not 0 < fps < math.inf:
-            raise BadSetting(f"fps is {fps}: more than 0 frames a second are needed")
         if not 0 < timeout < math.inf:
             raise BadSetting(f"timeout is {timeout}: more than 0 seconds are possible")
         if retries < 0:
             raise BadSetting(f"retries is {retries}: 0 (give up at once) or more is possible")
         self._source = recognised(source) if isinstance(source, str | os.PathLike | int) else source
-        self._fps = fps
+        self._fps = checked_fps(fps)
         self._realtime = realtime
         self._timeout = timeout
         self._retries = retries
