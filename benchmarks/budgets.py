@@ -19,7 +19,7 @@ frames is chosen; its caption is that of the chosen frames of it, and one that i
              strongest cuts first where there are more than N. On short clips, where most have no cut, `content` takes
              the N sampled frames of the highest score instead.
 
-Writes budgets.json, budgets.md and budgets.png. Needs the `bench` extra: pip install -e ".[bench]".
+Writes budgets.json, budgets.md and budgets.png. Needs the `bench` extra.
 """
 
 import argparse

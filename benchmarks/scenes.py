@@ -14,7 +14,7 @@ told apart. Then the sentence that stands at the end of each clip that has anoth
   alone      the clip is all there is
 
 and the picker goes on as if nothing had happened, or begins anew with the memory, or picks the first frame of a scene
-as well. With `--films` (of films.py) false alarms in still footage are counted, too.
+as well. With `--films` (of films.py) false alarms in still footage are counted, too. Needs the `bench` extra.
 """
 
 import argparse

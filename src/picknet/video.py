@@ -183,7 +183,7 @@ class Video:
             for number, (picture, seconds) in enumerate(self._frames(container, stream)):
                 position = bisect_left(times, picture.pts) if times and picture.pts is not None else number
                 if num_served < len(wanted) and position >= wanted[num_served]:
-                    yield self._frame(picture, index=index, seconds=seconds, number=number)
+                    yield self._frame(picture, index=index, seconds=seconds, number=position)
                     num_served = bisect_right(wanted, position)
                     index += 1
                 last = picture, seconds
