@@ -400,7 +400,7 @@ def test_a_film_of_many_segments_is_several_pages_none_larger_than_a_sheet(tmp_p
         board.add(segment(5 * i, 5 * i + 5, "a man is doing something " * (1 + i % 3), picks=[i]), orange(1))
         written.append(len(board.pages))
     board.end()
-    names = [f"board-p{number}.jpg" for number in range(1, len(board.pages) + 1)]
+    names = [f"board-p{number:03d}.jpg" for number in range(1, len(board.pages) + 1)]
     assert [page.name for page in board.pages] == names
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert len(names) > 3
