@@ -20,7 +20,8 @@ from clips import number_of, picture, write_audio, write_clip
 from PIL import Image
 
 from picknet.captioner import Caption, Sentence
-from picknet.cli import _TrainingWatch, main
+from picknet.cli import main
+from picknet.cli.trainings import _TrainingWatch
 from picknet.datasets import DataFolder
 from picknet.live import LostSource
 from picknet.picking import Pick

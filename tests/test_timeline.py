@@ -538,7 +538,7 @@ def test_the_storyboard_of_a_film_shows_its_picks(timeline, film, tmp_path):
 
 
 def test_a_sentence_without_an_end_keeps_few_pictures():
-    from picknet.cli import _TimelineWatch
+    from picknet.cli.timelines import _TimelineWatch
 
     frames = (Frame.from_pixels(np.zeros((4, 4, 3), np.uint8), index=i, seconds=i / 2) for i in range(1000))
     ticks = []
