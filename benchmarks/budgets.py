@@ -19,20 +19,21 @@ frames is chosen; its caption is that of the chosen frames of it, and one that i
              strongest cuts first where there are more than N. On short clips, where most have no cut, `content` takes
              the N sampled frames of the highest score instead.
 
-Writes budgets.json, budgets.md and budgets.png. Needs scenedetect and opencv-python-headless.
+Writes budgets.json, budgets.md and budgets.png. Needs the `bench` extra.
 """
 
 import argparse
+import hashlib
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
-from films import NUM_FILMS, Film, make_films, sampled
+from films import KINDS, NUM_FILMS, Film, make_films, sampled
 from numpy.typing import NDArray
 from scenedetect import (
     AdaptiveDetector,
@@ -50,7 +51,7 @@ from picknet.captioner import Captioner, load
 from picknet.charts import COLOURS, GREEN, Line, Panel, line_chart
 from picknet.datasets import load_split
 from picknet.files import write_text, written_whole
-from picknet.judging import Look, _described
+from picknet.judging import Look, described
 from picknet.metrics import Cider
 from picknet.picking import BudgetPicker, KMeansPicker, Picker, RandomPicker, UniformPicker, learned_picker
 from picknet.text import tokenise
@@ -61,6 +62,8 @@ Choice = tuple[int, ...]
 BUDGETS = range(2, 13)
 FILM_BUDGETS = (5, 10, 15)
 NUM_DRAWS = 3
+NUM_SAMPLES = 10_000
+"""Of the bootstrap."""
 DETECTORS: dict[str, Callable[[], SceneDetector]] = {
     "content": ContentDetector,
     "adaptive": AdaptiveDetector,
@@ -118,7 +121,7 @@ Table = dict[str, dict[int, Tally]]
 # --- Short clips ---
 
 
-def short_clips(captioner: Captioner, data: Path, work: Path, *, seed: int) -> Table:
+def short_clips(captioner: Captioner, data: Path, work: Path, *, beam: int, seed: int) -> Table:
     split = load_split(data, dataset="msvd", split="val")
     cider = _cider(split.clips)
     look = Look(captioner, work / "features")
@@ -132,7 +135,7 @@ def short_clips(captioner: Captioner, data: Path, work: Path, *, seed: int) -> T
         for budget, choices in found.items():
             choices["content"] = [tuple(sorted(np.argsort(-contents, kind="stable")[:budget].tolist()))]
         wanted = {choice for choices in found.values() for several in choices.values() for choice in several}
-        captions = _described(captioner, look.features, wanted, beam=captioner.config.beam)
+        captions = described(captioner, look.features, wanted, beam=beam)
         means = look.features.mean(axis=1)
         for budget, choices in found.items():
             for name, several in choices.items():
@@ -158,56 +161,58 @@ def content_scores(path: Path, seconds: Sequence[float]) -> Array:
     manager.detect_scenes(video)
     places = [round(at * video.frame_rate) for at in seconds]
     scores = [stats.get_metrics(number, ["content_val"])[0] or 0.0 for number in range(places[-1] + 1)]
-    later = [max(scores[before + 1 : at + 1], default=0.0) for before, at in pairwise(places)]
+    later = [max(scores[before + 1 : at + 1], default=0.0) for before, at in itertools.pairwise(places)]
     return np.array([np.inf, *later])
 
 
 # --- Films ---
 
 
-def films(captioner: Captioner, data: Path, work: Path, *, seed: int, num_films: int) -> Table:
+def films(captioner: Captioner, data: Path, work: Path, *, beam: int, seed: int, num_films: int) -> Table:
     cider = _cider(load_split(data, dataset="msvd", split="val").clips)
     table: Table = {}
     for film in make_films(data, work / "films", seed=seed, num_films=num_films):
         frames = list(sampled(film))
-        cells: dict[int, Array] = {}
+        times = np.array([frame.seconds for frame in frames])
         means = _means(captioner, film, frames, work / "features")
 
         def feature(frame: Frame, means: Array = means) -> Array:
             return np.asarray(means[frame.index])
 
         chooser = Chooser(captioner, feature, seed=seed)
-        begins = scene_starts(film, work / "features")
-        captions: dict[Choice, str] = {}
-        for budget in FILM_BUDGETS:
-            choices = chooser.choices(frames, budget)
-            times = np.array([frame.seconds for frame in frames])
-            for name, starts in begins.items():
-                # The sampled frame at or after the beginning of a scene stands for it.
-                places = [int(min(np.searchsorted(times, at - 1e-3), len(times) - 1)) for at in starts]
+        found = {budget: chooser.choices(frames, budget) for budget in FILM_BUDGETS}
+        for name, starts in scene_starts(film).items():
+            # The sampled frame at or after the beginning of a scene stands for it.
+            places = [int(min(np.searchsorted(times, at - 1e-3), len(times) - 1)) for at in starts]
+            for budget, choices in found.items():
                 choices[name] = [tuple(sorted(dict.fromkeys(places[:budget])))]
-            for name, several in choices.items():
-                tally = table.setdefault(name, {}).setdefault(budget, Tally())
-                for choice in several:
-                    for event, part in zip(film.events, film.found(times[list(choice)].tolist()), strict=True):
-                        picked = tuple(choice[i] for i in part)
-                        if picked and picked not in captions:
-                            for place in picked:
-                                if place not in cells:
-                                    cells[place] = captioner.features(frames[place])
-                            captions[picked] = _caption(captioner, [cells[place] for place in picked])
-                        said = tokenise(captions[picked]) if picked else []
-                        score = 100 * float(cider.scores([event.clip], [said])[0]) if picked else 0.0
-                        tally.add(**{"found": float(bool(picked)), "cider": score, film.kind: float(bool(picked))})
+        of_events = {
+            (budget, name): [
+                tuple(choice[place] for place in part)
+                for choice in several
+                for part in film.found(times[list(choice)].tolist())
+            ]
+            for budget, choices in found.items()
+            for name, several in choices.items()
+        }
+        wanted = {picked for parts in of_events.values() for picked in parts if picked}
+        cells = {place: captioner.features(frames[place])[0] for place in {place for one in wanted for place in one}}
+        captions = described(captioner, cells, wanted, beam=beam)
+        for (budget, name), parts in of_events.items():
+            tally = table.setdefault(name, {}).setdefault(budget, Tally())
+            for event, picked in zip(itertools.cycle(film.events), parts):  # one draw after another
+                said = tokenise(captions[picked]) if picked else []
+                score = 100 * float(cider.scores([event.clip], [said])[0]) if picked else 0.0
+                tally.add(**{"found": float(bool(picked)), "cider": score, film.kind: float(bool(picked))})
     return table
 
 
-def scene_starts(film: Film, cache: Path) -> dict[str, list[float]]:
-    """By detector, when scenes begin: the first frame, then the strongest cuts first. Kept on disk.
+def scene_starts(film: Film) -> dict[str, list[float]]:
+    """By detector, when scenes begin: the first frame, then the strongest cuts first. Kept beside the film.
 
     How strong a cut is tells the mean difference of hue, saturation and value, which is the content detector's score.
     """
-    path = cache / f"{film.path.stem}-scenes.json"
+    path = film.path.with_name(f"{film.path.stem}-scenes.json")
     if not path.exists():
         detectors = {name: make() for name, make in DETECTORS.items()}
         cuts: dict[str, list[FrameTimecode]] = {name: [] for name in detectors}
@@ -226,7 +231,6 @@ def scene_starts(film: Film, cache: Path) -> dict[str, list[float]]:
             name: [0.0, *(cut.seconds for cut in sorted(some, key=lambda cut: -strengths[cut.frame_num]))]
             for name, some in cuts.items()
         }
-        cache.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(found))
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
@@ -236,7 +240,8 @@ def _means(captioner: Captioner, film: Film, frames: Sequence[Frame], cache: Pat
 
     It is looked at anew when its glance differs by a grey value from that of the frame looked at last.
     """
-    path = cache / f"{captioner.name}-{film.path.stem}.npy"
+    weights = (captioner.runtime.folder / "weights.safetensors").read_bytes()
+    path = cache / f"{film.path.stem}-{hashlib.sha256(weights).hexdigest()[:16]}.npy"
     if not path.exists():
         means: list[Array] = []
         last = np.full_like(frames[0].glance(), 255, dtype=np.float32)
@@ -252,13 +257,6 @@ def _means(captioner: Captioner, film: Film, frames: Sequence[Frame], cache: Pat
     return np.asarray(np.load(path, allow_pickle=False))
 
 
-def _caption(captioner: Captioner, cells: Sequence[Array]) -> str:
-    memory = captioner.runtime.start()
-    for one in cells:
-        memory = captioner.runtime.encode(one, memory)
-    return captioner.describe(memory).text
-
-
 def _cider(clips: Sequence[Any]) -> Cider:
     return Cider({clip.name: [tokenise(text) for text in clip.captions] for clip in clips})
 
@@ -266,7 +264,20 @@ def _cider(clips: Sequence[Any]) -> Cider:
 # --- Tables and the picture ---
 
 
-def markdown(short: dict[str, Any], long: dict[str, Any]) -> str:
+def differences(table: Table, *, seed: int) -> dict[str, list[float]]:
+    """What the budget's choice is worth beside the uniform one, on short clips: by budget, and over all of them, the
+    mean difference in CIDEr and the ends of its 95 % interval (bootstrap over clips, paired)."""
+    of = {n: np.subtract(*(table[who][n].values["cider"] for who in ("budget", "uniform"))) for n in BUDGETS}
+    rows = {**{str(n): values for n, values in of.items()}, "all": np.mean([*of.values()], axis=0)}
+    num_clips = len(rows["all"])
+    drawn = np.random.default_rng(seed).integers(num_clips, size=(NUM_SAMPLES, num_clips))
+    return {
+        name: [float(values.mean()), *np.percentile(values[drawn].mean(axis=1), (2.5, 97.5)).tolist()]
+        for name, values in rows.items()
+    }
+
+
+def markdown(short: dict[str, Any], long: dict[str, Any], against: dict[str, list[float]]) -> str:
     lines = []
     for title, key, digits in (("CIDEr", "cider", 1), ("Coverage, less is better", "coverage", 2)):
         lines += [f"{title}:", "", "| N | " + " | ".join(map(str, BUDGETS)) + " |", "|---" * (len(BUDGETS) + 1) + "|"]
@@ -274,12 +285,17 @@ def markdown(short: dict[str, Any], long: dict[str, Any]) -> str:
             cells = " | ".join(f"{row[str(budget)][key]:.{digits}f}" for budget in BUDGETS)
             lines.append(f"| {name} | {cells} |")
         lines.append("")
+    told = [f"{n} {mean:+.1f} ({low:+.1f} … {high:+.1f})" for n, (mean, low, high) in against.items()]
+    lines += ["CIDEr of budget minus uniform, with its 95 % interval, by N: " + ", ".join(told), ""]
     heads = [f"{what}, N = {budget}" for what in ("found", "CIDEr") for budget in FILM_BUDGETS]
     lines += ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for name, row in long.items():
         found = [f"{100 * row[str(budget)]['found']:.0f} %" for budget in FILM_BUDGETS]
         said = [f"{row[str(budget)]['cider']:.1f}" for budget in FILM_BUDGETS]
         lines.append(f"| {name} | " + " | ".join(found + said) + " |")
+    lines += ["", "Found at N = 10, by the kind of film:", "", "| | " + " | ".join(KINDS) + " |", "|---" * 4 + "|"]
+    for name, row in long.items():
+        lines.append(f"| {name} | " + " | ".join(f"{100 * row['10'][kind]:.0f} %" for kind in KINDS) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -307,6 +323,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a folder for budgets.json, .md and .png")
     parser.add_argument("--model", help="a model folder; the default model otherwise")
     parser.add_argument("--films", type=int, default=NUM_FILMS)
+    parser.add_argument("--beam", type=int, default=1, help="beam width; greedy, as many captions are written")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     captioner = load(arguments.model)
@@ -316,13 +333,16 @@ def main() -> None:
             name: {str(budget): tally.means() for budget, tally in row.items()} for name, row in sorted(table.items())
         }
 
-    long = plain(films(captioner, arguments.data, arguments.work, seed=arguments.seed, num_films=arguments.films))
-    short = plain(short_clips(captioner, arguments.data, arguments.work, seed=arguments.seed))
-    result = {"seed": arguments.seed, "model": captioner.name, "short_clips": short, "films": long}
+    given = {"beam": arguments.beam, "seed": arguments.seed}
+    long = plain(films(captioner, arguments.data, arguments.work, num_films=arguments.films, **given))
+    table = short_clips(captioner, arguments.data, arguments.work, **given)
+    short, against = plain(table), differences(table, seed=arguments.seed)
+    result = {**given, "model": captioner.name, "films": long, "short_clips": short, "budget_minus_uniform": against}
+    told = markdown(short, long, against)
     write_text(arguments.out / "budgets.json", json.dumps(result, indent=2) + "\n")
-    write_text(arguments.out / "budgets.md", markdown(short, long))
+    write_text(arguments.out / "budgets.md", told)
     draw(short, arguments.out / "budgets.png")
-    print(markdown(short, long))
+    print(told)
 
 
 if __name__ == "__main__":

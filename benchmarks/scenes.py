@@ -14,13 +14,13 @@ told apart. Then the sentence that stands at the end of each clip that has anoth
   alone      the clip is all there is
 
 and the picker goes on as if nothing had happened, or begins anew with the memory, or picks the first frame of a scene
-as well. With `--films` (of films.py) false alarms in still footage are counted, too.
+as well. With `--films` (of films.py) false alarms in still footage are counted, too. Needs the `bench` extra.
 """
 
 import argparse
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,10 @@ import numpy as np
 from films import CODECS, FPS, NUM_FILMS, make_films, planes, sampled, write_video
 from scenedetect import ContentDetector, detect
 
-from picknet.captioner import Captioner, load
+from picknet.captioner import load
 from picknet.datasets import Clip, load_split
 from picknet.files import write_text
+from picknet.judging import Choice, described
 from picknet.metrics import Cider
 from picknet.picking import Picker, SceneWatch, learned_picker
 from picknet.text import tokenise
@@ -120,45 +121,30 @@ def still_alarms(data: Path, folder: Path, *, num_films: int) -> tuple[int, floa
 # --- Sentences ---
 
 
-def sentences(
-    captioner: Captioner,
-    picker: Picker,
-    frames: Sequence[Frame],
-    features: Sequence[Any],
-    begins: Callable[[Frame], bool],
-    manner: str,
-) -> Iterator[str]:
-    """What a stream says after each frame; nothing before its first pick."""
+def remembered(
+    joined: Joined, picker: Picker, frames: Sequence[Frame], begins: Callable[[Frame], bool], manner: str
+) -> list[Choice]:
+    """Which frames a stream's sentence is made of at the end of each clip."""
     scenes: list[list[Frame]] = []
     for frame in frames:
         if not scenes or begins(frame):
             scenes.append([])
         scenes[-1].append(frame)
-    picked: dict[int, int] = {}
-    """A picked frame's index → the scene it belongs to."""
-    if manner == "goes on":
-        scene_of = {frame.index: number for number, scene in enumerate(scenes) for frame in scene}
-        picked = {pick.index: scene_of[pick.index] for _, pick in picker.pick(frames)}
-    else:
-        for number, scene in enumerate(scenes):
-            # Of a scene without a pick of its own the learned picker takes the last frame, which comes too late here.
-            picked |= {pick.index: number for _, pick in picker.pick(scene)}
-            if manner == "anew, and at once":
-                picked[scene[0].index] = number
-    text, memory, current = "", captioner.runtime.start(), 0
+    scene_of = {frame.index: number for number, scene in enumerate(scenes) for frame in scene}
+    picked: set[int] = set()
+    for shown in [frames] if manner == "goes on" else scenes:
+        # Of a scene without a pick of its own the learned picker takes the last frame, which comes too late here.
+        picked |= {pick.index for _, pick in picker.pick(shown)}
+    if manner == "anew, and at once":
+        picked |= {scene[0].index for scene in scenes}
+    memory: Choice = ()
+    at_end: dict[int, Choice] = {}
     for frame in frames:
         if frame.index in picked:
-            if picked[frame.index] != current:
-                memory, current = captioner.runtime.start(), picked[frame.index]
-            memory = captioner.runtime.encode(features[frame.index], memory)
-            text = captioner.describe(memory).text
-        yield text
-
-
-def at_ends(joined: Joined, frames: Sequence[Frame], said: Sequence[str]) -> list[str]:
-    """The sentence that stands at the end of each clip."""
-    last = {joined.clip_at(frame.seconds): text for frame, text in zip(frames, said, strict=True)}
-    return [last[number] for number in range(len(joined.clips))]
+            begun = memory and scene_of[memory[-1]] == scene_of[frame.index]
+            memory = (*memory, frame.index) if begun else (frame.index,)
+        at_end[joined.clip_at(frame.seconds)] = memory
+    return [at_end[number] for number in range(len(joined.clips))]
 
 
 class _TrueCuts:
@@ -207,11 +193,16 @@ def main() -> None:
 
     rules = (("never", lambda _: lambda frame: False), ("watch", lambda _: SceneWatch()), ("truth", _TrueCuts))
     for joined, frames in videos:
-        features = [captioner.features(frame) for frame in frames]
-        for rule, make in rules:
-            for manner in MANNERS[:1] if rule == "never" else MANNERS:
-                said = list(sentences(captioner, picker, frames, features, make(joined), manner))
-                note(rule, manner, joined, at_ends(joined, frames, said))
+        ends = {
+            (rule, manner): remembered(joined, picker, frames, make(joined), manner)
+            for rule, make in rules
+            for manner in (MANNERS[:1] if rule == "never" else MANNERS)
+        }
+        choices = {choice for several in ends.values() for choice in several if choice}
+        features = np.concatenate([captioner.features(frame) for frame in frames])
+        said = {(): "", **described(captioner, features, choices, beam=captioner.config.beam)}
+        for (rule, manner), several in ends.items():
+            note(rule, manner, joined, [said[choice] for choice in several])
         note("alone", "30 frames of it", joined, [own[clip.name] for clip in joined.clips])
 
     still = None

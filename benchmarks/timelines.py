@@ -4,7 +4,7 @@
 
 The films are those of scenes.py: 24, of four or five validation clips each. The CIDEr of a clip is that of the
 sentences that stand while it is shown, weighted by how long they do; a cut is met if a segment begins within a second
-of it. Time is that of the processor, all cores together, and beside it that of decoding alone.
+of it. Time is that of the processor, all cores together, and beside it that of decoding alone. Needs the `bench` extra.
 """
 
 import argparse

@@ -54,6 +54,7 @@ def write_clip(
     milliseconds: Sequence[int] | None = None,
     options: dict[str, str] | None = None,
     rotation: int = 0,
+    pixel_aspect: Fraction | None = None,
     with_audio: bool = False,
     index_first: bool = False,
     seekable: bool = True,
@@ -61,6 +62,7 @@ def write_clip(
     """Write frames 0 … num_frames − 1 to `path`.
 
     milliseconds: each frame's own time. options: the codec's. rotation: the flag's angle, counter-clockwise.
+    pixel_aspect: how wide a pixel is beside its height.
     index_first: an MP4 ready for streaming. seekable: without it, as to a pipe, a file learns its length too late.
     """
     target = str(path) if seekable else _Pipe(path)
@@ -71,6 +73,8 @@ def write_clip(
         stream.width, stream.height, stream.pix_fmt = width, height, pixel_format
         if milliseconds is not None:
             stream.codec_context.time_base = _MILLISECOND
+        if pixel_aspect:
+            stream.codec_context.sample_aspect_ratio = pixel_aspect
         if rotation:
             stream.set_display_rotation(rotation)
         audio = output.add_stream("aac", rate=16000) if with_audio else None

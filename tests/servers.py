@@ -1,15 +1,17 @@
 """Servers on the loopback, for tests of streams: they send numbered pictures (see `clips.py`), each at its time.
 
-A `Feed` is what is sent: chunks of MPEG-TS, one for each picture. A server sends it to whoever connects, from the
-picture whose turn it is; `kill` cuts all connections at once, as a power failure would.
+A `Feed` is what is sent: chunks of MPEG-TS, or of what else a protocol carries, one for each picture. A server sends it
+to whoever connects, from the picture whose turn it is; `kill` cuts all connections at once, as a power failure would.
 """
 
 import base64
 import contextlib
 import io
 import itertools
+import re
 import socket
 import socketserver
+import struct
 import subprocess
 import threading
 import time
@@ -22,6 +24,7 @@ import av
 from clips import HEIGHT, WIDTH, picture
 
 TS_PACKET = 188
+ZERO_LATENCY = {"preset": "ultrafast", "tune": "zerolatency", "g": "5"}
 
 
 def transport_stream(
@@ -59,12 +62,15 @@ class Feed:
     began: float = 0.0
 
     def __iter__(self) -> Iterator[bytes]:
+        return (chunk for _, chunk in self.numbered())
+
+    def numbered(self) -> Iterator[tuple[int, bytes]]:
         """What is left of it, each chunk at its time; a feed begins when it is first asked for."""
         self.began = self.began or time.monotonic()
         first = round((time.monotonic() - self.began) * self.fps)
         for number, chunk in enumerate(self.chunks[first:], start=first):
             time.sleep(max(self.began + number / self.fps - time.monotonic(), 0))
-            yield chunk
+            yield number, chunk
 
 
 class Server:
@@ -185,14 +191,15 @@ def silent() -> Server:
     return Server(lambda request: request.rfile.read())
 
 
-def rtsp(feed: Feed, *, port: int = 0, credentials: str | None = None) -> Server:
-    """RTSP 1.0 that plays MPEG-TS in RTP, interleaved with the commands on one TCP connection."""
+def rtsp(feed: Feed, *, port: int = 0, credentials: str | None = None, over_udp: bool = False) -> Server:
+    """RTSP 1.0 that plays H.264 in RTP: on the TCP connection of the commands, or in datagrams as many cameras do."""
     description = (
         "v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=camera\r\nc=IN IP4 0.0.0.0\r\nt=0 0\r\n"
-        "m=video 0 RTP/AVP 33\r\na=rtpmap:33 MP2T/90000\r\na=control:track1\r\n"
+        "m=video 0 RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\na=fmtp:96 packetization-mode=1\r\na=control:track1\r\n"
     )
 
     def answer(request: Any) -> None:
+        send = None
         while start := request.rfile.read(1):
             if start == b"$":  # a report of the receiver: channel, length, content
                 request.rfile.read(int.from_bytes(request.rfile.read(3)[1:], "big"))
@@ -206,29 +213,152 @@ def rtsp(feed: Feed, *, port: int = 0, credentials: str | None = None) -> Server
                 status, more = "401 Unauthorized", ['WWW-Authenticate: Basic realm="camera"']
             elif method == "DESCRIBE":
                 more, body = ["Content-Type: application/sdp"], description
-            elif method == "SETUP" and "TCP" in headers["transport"]:
-                more = ["Transport: RTP/AVP/TCP;unicast;interleaved=0-1"]
-            elif method == "SETUP":
+            elif method == "SETUP" and over_udp == ("TCP" in headers["transport"]):
                 status = "461 Unsupported Transport"
+            elif method == "SETUP" and over_udp:
+                theirs = int(headers["transport"].rpartition("client_port=")[2].partition("-")[0])
+                send = _datagrams(theirs)
+                more = [f"Transport: RTP/AVP;unicast;client_port={theirs}-{theirs + 1}"]
+            elif method == "SETUP":
+                send = _interleaved(request.wfile)
+                more = ["Transport: RTP/AVP/TCP;unicast;interleaved=0-1"]
             head = [f"RTSP/1.0 {status}", f"CSeq: {headers['cseq']}", "Session: 1", f"Content-Length: {len(body)}"]
             request.wfile.write("\r\n".join([*head, *more, "", body]).encode())
-            if method == "PLAY" and status == "200 OK":
+            if method == "PLAY" and send:
+                threading.Thread(target=play, args=(send, request.connection), daemon=True).start()
+
+    def play(send: Callable[[bytes], object], connection: socket.socket) -> None:
+        sequence = itertools.count()
+        with contextlib.suppress(OSError, ValueError):
+            for number, picture in feed.numbered():
+                payloads = list(_rtp_payloads(picture))
+                for place, payload in enumerate(payloads, start=1):
+                    connection.getpeername()  # an error where it was cut: then datagrams end, too
+                    marked = (place == len(payloads)) << 7  # the end of a picture
+                    stamp = round(number * 90_000 / feed.fps)
+                    send(struct.pack(">BBHI4s", 0x80, 96 | marked, next(sequence) & 0xFFFF, stamp, b"cam1") + payload)
+
+    return Server(answer, port=port)
+
+
+def rtsp_over_udp(feed: Feed, *, port: int = 0) -> Server:
+    return rtsp(feed, port=port, over_udp=True)
+
+
+def _interleaved(file: Any) -> Callable[[bytes], object]:
+    return lambda packet: file.write(b"$\0" + len(packet).to_bytes(2, "big") + packet)
+
+
+def _datagrams(port: int) -> Callable[[bytes], object]:
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    return lambda packet: sender.sendto(packet, ("127.0.0.1", port))
+
+
+def _rtp_payloads(picture: bytes, *, largest: int = 500) -> Iterator[bytes]:
+    """The units of a picture as RFC 6184 has them: as they are, or in fragments where they are too large."""
+    for unit in re.split(b"\0\0\0?\1", picture)[1:]:
+        if len(unit) <= largest:
+            yield unit
+            continue
+        starts = range(1, len(unit), largest)
+        for start in starts:
+            # Kind 28 is a fragment; then whether it is the first or the last, and the kind of the unit.
+            place = (start == starts[0]) << 7 | (start == starts[-1]) << 6
+            yield bytes([unit[0] & 0xE0 | 28, place | unit[0] & 0x1F]) + unit[start : start + largest]
+
+
+def pictures_in_h264(num_frames: int, *, fps: int = 10) -> list[bytes]:
+    """Pictures 0, 1, 2 … as H.264 with start codes, a chunk for each; every fifth is a key frame."""
+    coder = av.CodecContext.create("libx264", "w")
+    coder.width, coder.height, coder.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+    coder.time_base, coder.options = Fraction(1, fps), ZERO_LATENCY
+    return [b"".join(map(bytes, coder.encode(frame))) for frame in _frames(num_frames, fps=fps)]
+
+
+def pictures_in_flash(num_frames: int, *, fps: int = 10) -> list[bytes]:
+    """The same as the tags of an FLV file; the first two tell about the video."""
+    written = io.BytesIO()
+    with av.open(written, "w", format="flv") as output:
+        stream = output.add_stream("libx264", rate=fps, options=ZERO_LATENCY)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        for frame in _frames(num_frames, fps=fps):
+            output.mux(stream.encode(frame))
+    tags, rest = [], written.getvalue()[13:]  # after the header of the file
+    while rest:
+        end = 11 + int.from_bytes(rest[1:4], "big")  # a tag: its kind, the length of its body, its time …
+        tags.append(rest[:end])
+        rest = rest[end + 4 :]
+    return tags
+
+
+def _frames(num_frames: int, *, fps: int) -> Iterator[av.VideoFrame]:
+    for number in range(num_frames):
+        frame = av.VideoFrame.from_ndarray(picture(number % 256), format="rgb24").reformat(format="yuv420p")
+        frame.pts, frame.time_base = number, Fraction(1, fps)
+        yield frame
+
+
+def rtmp(feed: Feed, *, port: int = 0) -> Server:
+    """RTMP that plays the tags of an FLV file."""
+
+    def answer(request: Any) -> None:
+        request.rfile.read(1)
+        request.wfile.write(b"\3" + bytes(1536) + request.rfile.read(1536))  # version 3, our noise, and theirs
+        request.rfile.read(1536)
+        send(request, 1, (1 << 24).to_bytes(4, "big"))  # our messages come in one piece
+        for command, number in _rtmp_commands(request.rfile):
+            if command == "connect":
+                send(request, 20, _amf("_result", number, None, {"code": "NetConnection.Connect.Success"}))
+            elif command == "createStream":
+                send(request, 20, _amf("_result", number, None, 1.0))
+            elif command == "play":
+                send(request, 20, _amf("onStatus", 0.0, None, {"level": "status", "code": "NetStream.Play.Start"}))
                 threading.Thread(target=play, args=(request,), daemon=True).start()
 
     def play(request: Any) -> None:
-        sequence = 0
         with contextlib.suppress(OSError, ValueError):
-            for chunk in feed:
-                for start in range(0, len(chunk), 7 * TS_PACKET):
-                    payload = chunk[start : start + 7 * TS_PACKET]
-                    stamp = int(time.monotonic() * 90_000) & 0xFFFFFFFF
-                    # Version 2, payload type 33 (MPEG-TS), sequence number, time, an identifier.
-                    header = bytes([0x80, 33]) + sequence.to_bytes(2, "big") + stamp.to_bytes(4, "big") + b"cam1"
-                    packet = header + payload
-                    request.wfile.write(b"$\0" + len(packet).to_bytes(2, "big") + packet)
-                    sequence = (sequence + 1) & 0xFFFF
+            for tag in itertools.chain(feed.chunks[:2], feed):  # whoever comes late has to know the first two, too
+                send(request, tag[0], tag[11:], stamp=tag[4:7])
+
+    def send(request: Any, kind: int, body: bytes, *, stamp: bytes = bytes(3)) -> None:
+        request.wfile.write(b"\3" + stamp + len(body).to_bytes(3, "big") + bytes([kind, 1, 0, 0, 0]) + body)
 
     return Server(answer, port=port)
+
+
+def _rtmp_commands(file: Any) -> Iterator[tuple[str, float]]:
+    """The commands of a player and their numbers, out of messages that come in pieces of 128 bytes."""
+    lengths, kinds, bodies = {}, {}, {}  # by the channel
+    while start := file.read(1):
+        form, channel = start[0] >> 6, start[0] & 63
+        header = file.read((11, 7, 3, 0)[form])
+        if form < 2:
+            lengths[channel], kinds[channel] = int.from_bytes(header[3:6], "big"), header[6]
+        body = bodies.pop(channel, b"")
+        body += file.read(min(128, lengths[channel] - len(body)))
+        if len(body) < lengths[channel]:
+            bodies[channel] = body
+        elif kinds[channel] == 20:
+            end = 3 + int.from_bytes(body[1:3], "big")
+            yield body[3:end].decode(), struct.unpack(">d", body[end + 1 : end + 9])[0]
+
+
+def _amf(*values: Any) -> bytes:
+    """Texts, numbers, nothing and objects of texts, as Flash writes them down."""
+
+    def text(value: str) -> bytes:
+        return len(value).to_bytes(2, "big") + value.encode()
+
+    def written(value: Any) -> bytes:
+        if value is None:
+            return b"\5"
+        if isinstance(value, str):
+            return b"\2" + text(value)
+        if isinstance(value, float):
+            return b"\0" + struct.pack(">d", value)
+        return b"\3" + b"".join(text(name) + written(one) for name, one in value.items()) + b"\0\0\x09"
+
+    return b"".join(map(written, values))
 
 
 NODE_RTSP = """
@@ -266,8 +396,7 @@ def publish(address: str, *, fps: int = 10) -> threading.Event:
         numbers = itertools.count()
         while not done.wait(0.1):
             with contextlib.suppress(av.FFmpegError), av.open(address, "w", format="rtsp") as output:
-                options = {"preset": "ultrafast", "tune": "zerolatency", "g": "5"}
-                stream = output.add_stream("libx264", rate=fps, options=options)
+                stream = output.add_stream("libx264", rate=fps, options=ZERO_LATENCY)
                 stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
                 for number in numbers:
                     frame = av.VideoFrame.from_ndarray(picture(number % 256), format="rgb24")

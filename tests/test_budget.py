@@ -175,10 +175,6 @@ def test_the_command_writes_exactly_as_many_pictures_as_it_was_told(tmp_path, ca
     assert index["picks"][0]["seconds"] == 0
 
 
-def test_the_command_line_and_the_picker_agree_on_the_largest_budget():
-    assert cli.MAX_BUDGET == MAX_BUDGET
-
-
 # --- Scenes -----------------------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,8 @@ from clips import number_of, picture, write_audio, write_clip
 from PIL import Image
 
 from picknet.captioner import Caption, Sentence
-from picknet.cli import _TrainingWatch, main
+from picknet.cli import main
+from picknet.cli.trainings import _TrainingWatch
 from picknet.datasets import DataFolder
 from picknet.live import LostSource
 from picknet.picking import Pick
@@ -94,7 +95,7 @@ def test_json_is_one_object_a_line_with_the_contracted_keys(picknet: Picknet, cl
     assert list(cat) == ["video", "caption", "confidence", "picks", "frames_seen", "model"]
     assert cat["confidence"] is None
     assert (cat["video"], cat["frames_seen"], cat["model"]) == (str(clips / "cat.mp4"), 30, str(model_folder))
-    assert [list(pick) for pick in cat["picks"]] == [["index", "seconds", "probability"]] * 2
+    assert [list(pick) for pick in cat["picks"]] == [["index", "seconds", "probability", "frame_number"]] * 2
     # The centres of two halves: of 30 frames, and of the 12 that the short clip has, at 25 frames a second.
     assert [pick["index"] for pick in cat["picks"]] == [7, 22]
     assert dog["frames_seen"] == 12
@@ -307,8 +308,8 @@ def test_pick_writes_full_size_frames_with_their_times_and_an_index(picknet: Pic
         "picker": "uniform",
         "frames_seen": 30,
         "picks": [
-            {"file": names[0], "index": 7, "seconds": 0.28, "probability": None, **size},
-            {"file": names[1], "index": 22, "seconds": 0.88, "probability": None, **size},
+            {"file": names[0], "index": 7, "seconds": 0.28, "probability": None, "frame_number": 7, **size},
+            {"file": names[1], "index": 22, "seconds": 0.88, "probability": None, "frame_number": 22, **size},
         ],
     }
     for name, number in zip(names, (7, 22), strict=True):
@@ -395,7 +396,8 @@ def test_pick_prints_ready_parts_of_messages(
     assert [line.pop("data") for line in lines] == data
     assert [round(line.pop("seconds"), 6) for line in lines] == [0.4, 1.2]
     same = {"video": f"{clips}/cat.mp4", "probability": None, "width": 48, "height": 32, "media_type": "image/jpeg"}
-    assert lines == [{**same, "index": index} for index in (7, 22)]
+    # Of 40 frames at 25 a second, 30 are sampled.
+    assert lines == [{**same, "index": index, "frame_number": number} for index, number in ((7, 10), (22, 30))]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -503,6 +505,24 @@ def test_a_pipe_is_picked_from_in_one_pass(tmp_path: Path) -> None:
     assert (index["video"], index["frames_seen"]) == ("standard input", 4)  # of four seconds
     assert out.splitlines() == [str(tmp_path / "frames" / row["file"]) for row in index["picks"]]
     assert index["picks"][0]["seconds"] == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (write_audio, "no video stream found (streams: audio)"),
+        (lambda path: path.write_bytes(b""), "nothing came, or what it sends is not a known video format"),
+    ],
+)
+def test_a_pipe_without_a_picture_is_an_error_and_leaves_no_folder(
+    tmp_path: Path, content: Callable[[Path], object], told: str
+) -> None:
+    content(tmp_path / "sound.mp4")
+    with (tmp_path / "sound.mp4").open("rb") as pipe:
+        process = subprocess_of("pick", "-", "--budget", 3, "--out", tmp_path / "frames", stdin=pipe)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (1, "", f"picknet: standard input: {told}\n")
+    assert not (tmp_path / "frames").exists()
 
 
 @on_linux

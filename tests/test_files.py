@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from picknet.files import UnwritableFile, write_text, written_whole
+from picknet.files import UnwritableFile, check_folder, write_text, written_whole
 
 
 def test_a_file_appears_when_the_block_ends_well_with_ordinary_rights(tmp_path):
@@ -60,3 +60,11 @@ def test_a_full_disk_is_said_in_one_line(tmp_path):
     ):
         full.write("x" * 100_000)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_checked_without_being_made(tmp_path):
+    check_folder(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UnwritableFile, match=r"file/a: cannot be written \(Not a directory\)"):
+        check_folder(tmp_path / "file" / "a")

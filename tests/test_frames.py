@@ -12,12 +12,10 @@ import pytest
 from clips import picture
 from PIL import Image
 
-from picknet.files import UnwritableFile
 from picknet.frames import (
     BadImage,
     PickedFrame,
     anthropic_parts,
-    check_folder,
     encode,
     openai_parts,
     time_stamp,
@@ -112,7 +110,8 @@ def test_names_sort_by_time_over_hours(tmp_path):
     assert index["video"] == "a.mp4"
     assert [row["seconds"] for row in index["picks"]] == times
     assert index["picks"][1] == {
-        "file": "0002-00h00m00.040s.jpg", "index": 1, "seconds": 0.04, "probability": 0.75, "width": 96, "height": 64,
+        "file": "0002-00h00m00.040s.jpg", "index": 1, "seconds": 0.04, "probability": 0.75, "frame_number": None,
+        "width": 96, "height": 64,
     }  # fmt: skip
 
 
@@ -153,14 +152,6 @@ def test_a_failure_before_the_first_frame_leaves_nothing(tmp_path):
     with pytest.raises(BadImage):
         write_frames([picked_frame(1)], tmp_path / "frames", about={}, image_format="gif")
     assert not (tmp_path / "frames").exists()
-
-
-def test_a_folder_is_checked_without_being_made(tmp_path):
-    check_folder(tmp_path / "a" / "b")
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UnwritableFile, match=r"file/a: cannot be written \(Not a directory\)"):
-        check_folder(tmp_path / "file" / "a")
 
 
 # --- Messages ---------------------------------------------------------------------------------------------------------

@@ -339,8 +339,8 @@ def test_json_is_one_object():
                 "caption": "a man is playing a guitar",
                 "confidence": 0.7251,
                 "picks": [
-                    {"index": 3, "seconds": 3.0, "probability": None},
-                    {"index": 10, "seconds": 10.0, "probability": None},
+                    {"index": 3, "seconds": 3.0, "probability": None, "frame_number": None},
+                    {"index": 10, "seconds": 10.0, "probability": None, "frame_number": None},
                 ],
             },
             {"start": 12.346, "end": 14.0, "caption": "", "confidence": None, "picks": []},
@@ -400,7 +400,7 @@ def test_a_film_of_many_segments_is_several_pages_none_larger_than_a_sheet(tmp_p
         board.add(segment(5 * i, 5 * i + 5, "a man is doing something " * (1 + i % 3), picks=[i]), orange(1))
         written.append(len(board.pages))
     board.end()
-    names = [f"board-p{number}.jpg" for number in range(1, len(board.pages) + 1)]
+    names = [f"board-p{number:03d}.jpg" for number in range(1, len(board.pages) + 1)]
     assert [page.name for page in board.pages] == names
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert len(names) > 3
@@ -538,7 +538,7 @@ def test_the_storyboard_of_a_film_shows_its_picks(timeline, film, tmp_path):
 
 
 def test_a_sentence_without_an_end_keeps_few_pictures():
-    from picknet.cli import _TimelineWatch
+    from picknet.cli.timelines import _TimelineWatch
 
     frames = (Frame.from_pixels(np.zeros((4, 4, 3), np.uint8), index=i, seconds=i / 2) for i in range(1000))
     ticks = []

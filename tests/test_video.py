@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -320,6 +321,43 @@ def test_a_rotation_flag_is_obeyed(tmp_path: Path, angle: int, turns_left: int) 
     np.testing.assert_allclose(np.rot90(frame.pixels(90), -turns_left)[70, 20], (200, 30, 30), atol=8)
     luma = frame.pixels().astype(np.float64) @ (0.299, 0.587, 0.114)
     assert np.abs(frame.glance() - area_average(luma)).mean() < 1.0
+
+
+@pytest.mark.parametrize(
+    ("aspect", "width"),
+    [
+        (Fraction(4, 3), 128),
+        (Fraction(2, 3), 64),
+        (Fraction(1), 96),
+        (Fraction(9), 96),  # no camera has such pixels
+    ],
+)
+def test_pixels_that_are_not_square_are_made_square(tmp_path: Path, aspect: Fraction, width: int) -> None:
+    path = clips.write_clip(tmp_path / "wide.mp4", num_frames=3, pixel_aspect=aspect)
+    with Video(path) as video:
+        frames = list(video.sample_evenly())
+        assert (video.width, video.height) == (width, clips.HEIGHT)
+    assert frames[0].pixels().shape == (clips.HEIGHT, width, 3)
+    assert numbers(frames) == [0, 1, 2]
+    # A model sees a square, whatever the shape.
+    assert frames[0].pixels(90).shape == (90, 90, 3)
+
+
+def test_pixels_are_made_square_before_a_video_is_turned(tmp_path: Path) -> None:
+    path = clips.write_clip(tmp_path / "both.mov", num_frames=1, pixel_aspect=Fraction(4, 3), rotation=90)
+    with Video(path) as video:
+        frame = next(video.sample_by_time())
+        assert (video.width, video.height) == (clips.HEIGHT, 128)
+    assert frame.pixels().shape == (128, clips.HEIGHT, 3)
+    assert clips.number_of(np.rot90(frame.pixels(), -1)) == 0
+
+
+def test_a_frame_knows_its_number_among_all_frames(tmp_path: Path) -> None:
+    path = clips.write_clip(tmp_path / "clip.mp4", num_frames=100)
+    with Video(path) as video:
+        for frames in (list(video.sample_evenly(count=7)), list(video.sample_by_time(fps=3))):
+            assert [frame.number for frame in frames] == numbers(frames)
+            assert [frame.index for frame in frames] == list(range(len(frames)))
 
 
 def test_a_phone_held_upright_is_turned_right(tmp_path: Path) -> None:

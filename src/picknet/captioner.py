@@ -24,7 +24,7 @@ from picknet.confidence import Confidence
 from picknet.config import VideoConfig
 from picknet.connection import without_password
 from picknet.errors import PicknetError
-from picknet.live import BadSetting, Live, LiveSource
+from picknet.live import BadSetting, Live, LiveSource, checked_fps
 from picknet.picking import BudgetPicker, Pick, Picker, SceneWatch, learned_picker
 from picknet.runtime import BadModel, Runtime, State
 from picknet.text import BOS, EOS, NEVER_WRITTEN
@@ -602,8 +602,7 @@ def _evenly(num_frames: int | None, settings: VideoConfig) -> Callable[[Video], 
 
 
 def _by_time(fps: float) -> Callable[[Video], Iterator[Frame]]:
-    if not 0 < fps < math.inf:
-        raise BadSetting(f"fps is {fps}: more than 0 frames a second are needed")
+    fps = checked_fps(fps)
     return lambda video: video.sample_by_time(fps=fps)
 
 

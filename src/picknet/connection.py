@@ -22,7 +22,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from picknet.errors import PicknetError
-from picknet.video import UnreadableVideo, video_stream
+from picknet.video import UnreadableVideo, pixel_aspect, video_stream
 
 PATIENCE = 1.0
 """Seconds that a packet may wait to be decoded. What is older gives way to the next key frame."""
@@ -126,6 +126,7 @@ class Connection:
         self._unit = float(stream.time_base or 1)
         self.step = 1 / float(stream.average_rate or stream.guessed_rate or 25)
         """Seconds from a frame to the next, where nothing tells better."""
+        self.pixel_aspect = pixel_aspect(stream)
         self._promised = _length(self._container)
         self._start = (self._container.start_time or 0) / av.time_base
         self._reached = 0.0
@@ -327,7 +328,8 @@ def _reason(error: Exception, source: Address, timeout: float) -> str:
     if isinstance(error, av.EOFError):
         return "it ended before its first frame"
     if isinstance(error, av.InvalidDataError):
-        return "what it sends is not a known video format"
+        # Whoever was to write into a pipe may have failed, and only FFmpeg knows whether a byte came.
+        return ("nothing came, or " if source.kind == "pipe" else "") + "what it sends is not a known video format"
     if isinstance(error, FileNotFoundError) and source.kind == "camera":
         return "there is no such camera"
     if isinstance(error, OSError) and error.errno == errno.EIO and source.kind == "network":

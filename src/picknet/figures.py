@@ -162,8 +162,8 @@ def example_sheet(strips: Sequence[Strip]) -> Image.Image:
 class Storyboard:
     """A film on paper: a row for each segment, with its time, its picked frames and its sentence.
 
-    What one page holds is written to `path`; of more, a page is written as soon as it is full, to NAME-p1.png,
-    NAME-p2.png and so on. So no more than a page is in memory, and Ctrl-C leaves whole pages.
+    What one page holds is written to `path`; of more, a page is written as soon as it is full, to NAME-p001.png,
+    NAME-p002.png and so on. So no more than a page is in memory, and Ctrl-C leaves whole pages.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, title: str) -> None:
@@ -188,7 +188,7 @@ class Storyboard:
             self._write(self._page_path() if self.pages else self._path)
 
     def _page_path(self) -> Path:
-        return self._path.with_name(f"{self._path.stem}-p{len(self.pages) + 1}{self._path.suffix}")
+        return self._path.with_name(f"{self._path.stem}-p{len(self.pages) + 1:03d}{self._path.suffix}")
 
     def _write(self, path: Path) -> None:
         page = f"page {len(self.pages) + 1}" if path != self._path else ""

@@ -49,6 +49,21 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
+def check_folder(folder: str | os.PathLike[str]) -> None:
+    """Raise `UnwritableFile` where nothing could be written into the folder, before there is something to write.
+
+    The folder need not be there, and is not made.
+    """
+    place = Path(folder).absolute()
+    while not os.path.lexists(place):
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise UnwritableFile(f"{folder}: cannot be written ({error.strerror or error})") from error
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -5,7 +5,6 @@ import contextlib
 import io
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +53,11 @@ class PickedFrame(Image.Image):
     def index(self) -> int:
         """Its position among the sampled frames, from 0."""
         return self.pick.index
+
+    @property
+    def frame_number(self) -> int | None:
+        """Its position among all frames of the video, from 0; None for a live source."""
+        return self.pick.frame_number
 
     @property
     def probability(self) -> float | None:
@@ -118,9 +122,7 @@ def write_frames(
             name = f"{number:04d}-{_time_in_name(frame.seconds)}{IMAGE_FORMATS[image_format][0]}"
             with written_whole(folder / name) as temporary:
                 temporary.write_bytes(encoded.content)
-            # Of a sum of binary fractions, what is beyond a microsecond is noise.
-            place = {"index": frame.index, "seconds": round(frame.seconds, 6), "probability": frame.probability}
-            rows.append({"file": name, **place, "width": encoded.width, "height": encoded.height})
+            rows.append({"file": name, **frame.pick.as_json(), "width": encoded.width, "height": encoded.height})
             written(folder / name)
     except BaseException:
         if rows:
@@ -128,21 +130,6 @@ def write_frames(
                 _write_index(folder, about, rows)
         raise
     _write_index(folder, about, rows)
-
-
-def check_folder(folder: str | os.PathLike[str]) -> None:
-    """Raise `UnwritableFile` where nothing could be written into the folder, before there is something to write.
-
-    The folder need not be there, and is not made.
-    """
-    place = Path(folder).absolute()
-    while not os.path.lexists(place):
-        place = place.parent
-    try:
-        with tempfile.TemporaryFile(dir=place):
-            pass
-    except OSError as error:
-        raise UnwritableFile(f"{folder}: cannot be written ({error.strerror or error})") from error
 
 
 def _write_index(folder: Path, about: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -222,11 +222,13 @@ def judge(
         for size in SUBSET_SIZES
     }
     wanted = {choice for several in (*choices.values(), *subsets.values()) for choice in several}
-    return JudgedClip(clip.name, choices, subsets, _described(look.captioner, look.features, wanted, beam=beam))
+    return JudgedClip(clip.name, choices, subsets, described(look.captioner, look.features, wanted, beam=beam))
 
 
-def _described(captioner: Captioner, features: Array, choices: set[Choice], *, beam: int) -> dict[Choice, str]:
-    """features: (frames, cells, feature) -> the caption of each choice of frames"""
+def described(
+    captioner: Captioner, features: Array | Mapping[int, Array], choices: set[Choice], *, beam: int
+) -> dict[Choice, str]:
+    """features: (frames, cells, feature), or those of the frames that are chosen -> the caption of each choice"""
     captions: dict[Choice, str] = {}
     for some, memory in _memories(captioner.runtime, features, choices):
         sentences = captioner.describe_all(memory, beam=beam)
@@ -234,7 +236,9 @@ def _described(captioner: Captioner, features: Array, choices: set[Choice], *, b
     return captions
 
 
-def _memories(runtime: Runtime, features: Array, choices: set[Choice]) -> Iterator[tuple[list[Choice], State]]:
+def _memories(
+    runtime: Runtime, features: Array | Mapping[int, Array], choices: set[Choice]
+) -> Iterator[tuple[list[Choice], State]]:
     """Choices of equally many frames, and what is remembered of each."""
     by_last: dict[int, list[Choice]] = {}
     for beginning in sorted({choice[:length] for choice in choices for length in range(1, len(choice) + 1)}):

@@ -51,6 +51,12 @@ class LostSource(PicknetError):
     """A source that was there, broke off and did not come back."""
 
 
+def checked_fps(fps: float) -> float:
+    if not 0 < fps < math.inf:
+        raise BadSetting(f"fps is {fps}: more than 0 frames a second are needed")
+    return fps
+
+
 class Live:
     """The frames of a source, `fps` of them a second, as they come. It can be iterated once.
 
@@ -72,14 +78,12 @@ class Live:
         retries: int = 10,
         note: Callable[[str], object] = _LOG.warning,
     ) -> None:
-        if not 0 < fps < math.inf:
-            raise BadSetting(f"fps is {fps}: more than 0 frames a second are needed")
         if not 0 < timeout < math.inf:
             raise BadSetting(f"timeout is {timeout}: more than 0 seconds are possible")
         if retries < 0:
             raise BadSetting(f"retries is {retries}: 0 (give up at once) or more is possible")
         self._source = recognised(source) if isinstance(source, str | os.PathLike | int) else source
-        self._fps = fps
+        self._fps = checked_fps(fps)
         self._realtime = realtime
         self._timeout = timeout
         self._retries = retries
@@ -267,7 +271,8 @@ class Live:
             if not (connection.waits or connection.arrives):
                 self._handover.sleep(start + seconds - time.monotonic())
                 arrived = time.monotonic()
-            yield _Moment(Frame(picture, index=0, seconds=seconds), arrived)
+            frame = Frame(picture, index=0, seconds=seconds, pixel_aspect=connection.pixel_aspect)
+            yield _Moment(frame, arrived)
         if connection.undecodable and not self._damage:
             self._damage = f"some of its data cannot be decoded, the first after {clock.now:.1f} s"
 

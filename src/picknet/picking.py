@@ -6,6 +6,7 @@ before they can name the first. The budget's picker reads a video once and holds
 names its picks only at the end, since what is yet to come may be worth more.
 """
 
+import dataclasses
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -59,6 +60,12 @@ class Pick:
     probability: float | None = None
     """The policy's probability of picking it. None where no policy was asked: other pickers, and the first frame,
     which PickNet takes by force."""
+    frame_number: int | None = None
+    """The frame's position among all frames of the video, from 0; None where they are not counted: live."""
+
+    def as_json(self) -> dict[str, Any]:
+        # Of a sum of binary fractions, what is beyond a microsecond is noise.
+        return dataclasses.asdict(self) | {"seconds": round(self.seconds, 6)}
 
 
 class Picker(Protocol):
@@ -104,7 +111,7 @@ class PickNetPicker:
                 if probability <= self._threshold and gap < self._max_gap:
                     continue
             template, gap = glance, 0
-            yield frame, Pick(frame.index, frame.seconds, probability)
+            yield _picked(frame, probability)
 
 
 class StridePicker:
@@ -135,7 +142,7 @@ class StridePicker:
             glance = frame.glance()
             template = glance if template is None else template
             probability = _probability(self._policy, glance, template, wait=gap / self._stride)
-            last = frame, Pick(frame.index, frame.seconds, probability)
+            last = _picked(frame, probability)
             if probability > self._threshold:
                 template, any_pick = glance, True
                 gap = min(max(gap - self._stride, 0.0), 1.0)  # what the stride overshot within this frame
@@ -433,8 +440,8 @@ def _changes(outlines: Array, outline: Array) -> Array:
     return np.asarray(differences / (differences + HALF_CHANGED))
 
 
-def _picked(frame: Frame) -> tuple[Frame, Pick]:
-    return frame, Pick(frame.index, frame.seconds)
+def _picked(frame: Frame, probability: float | None = None) -> tuple[Frame, Pick]:
+    return frame, Pick(frame.index, frame.seconds, probability, frame.number)
 
 
 def _checked(k: int) -> int:

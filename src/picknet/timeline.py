@@ -111,9 +111,7 @@ def _json(segment: Segment) -> dict[str, Any]:
         "end": round(segment.end, 3),
         "caption": segment.text,
         "confidence": segment.confidence,
-        "picks": [
-            {"index": pick.index, "seconds": pick.seconds, "probability": pick.probability} for pick in segment.picks
-        ],
+        "picks": [pick.as_json() for pick in segment.picks],
     }
 
 

@@ -53,6 +53,10 @@ _TOLERATED_GAP = 0.3
 """Seconds that a file's stored length, its data and its last frame may differ by and still be called healthy."""
 
 
+_WIDEST_PIXEL = 4.0
+"""How much longer one side of a pixel may be than the other; the widest in use are twice as wide as high."""
+
+
 class UnreadableVideo(PicknetError):
     """A file no frame can be had from; the message starts with its path."""
 
@@ -66,17 +70,29 @@ class Frame:
 
     index: its position among the sampled frames, 0, 1, 2 …
     seconds: its presentation time, counted from the video's first frame.
+    number: its position among all frames of the video, from 0; None where they were not counted.
     """
 
-    __slots__ = ("_glance", "_picture", "index", "seconds")
+    __slots__ = ("_glance", "_picture", "_pixel_aspect", "index", "number", "seconds")
 
-    def __init__(self, picture: av.VideoFrame, *, index: int, seconds: float) -> None:
+    def __init__(
+        self,
+        picture: av.VideoFrame,
+        *,
+        index: int,
+        seconds: float,
+        number: int | None = None,
+        pixel_aspect: float = 1.0,
+    ) -> None:
+        """pixel_aspect: how wide the picture's pixels are beside their height."""
         if picture.colorspace not in _SWSCALE_COLORSPACES:
             # A rare or reserved matrix that the scaler refuses; the usual one serves far better than no picture.
             picture.colorspace = _UNSPECIFIED_COLORSPACE
         self.index = index
         self.seconds = seconds
+        self.number = number
         self._picture = picture
+        self._pixel_aspect = pixel_aspect
         self._glance: NDArray[np.uint8] | None = None
 
     @classmethod
@@ -102,9 +118,9 @@ class Frame:
         return self._glance
 
     def pixels(self, size: int | None = None) -> NDArray[np.uint8]:
-        """The frame in colour and upright: RGB (H, W, 3), or squashed to (size, size, 3)."""
+        """The frame in colour, upright and with square pixels: RGB (H, W, 3), or squashed to (size, size, 3)."""
         if size is None:
-            return self._scaled(self._picture.width, self._picture.height, "rgb24", Interpolation.BILINEAR)
+            return self._scaled(*_sides(self._picture, self._pixel_aspect), "rgb24", Interpolation.BILINEAR)
         return self._scaled(size, size, "rgb24", Interpolation.BICUBIC)
 
     def _scaled(self, width: int, height: int, pixel_format: str, how: Interpolation) -> NDArray[np.uint8]:
@@ -119,7 +135,7 @@ class Frame:
 class Video:
     """A video file. Use it as a context manager: `with Video(path) as video:`.
 
-    width, height: of an upright frame.
+    width, height: of an upright frame with square pixels.
     seconds: the video's length, or None where the file does not tell.
 
     Opening decodes the first frame, so a file that is no video is refused here and not half-way through the work.
@@ -133,8 +149,9 @@ class Video:
         _check_file(self.path)
         with self._reading() as (container, stream):
             self.seconds = _stored_seconds(container, stream)
+            self._pixel_aspect = pixel_aspect(stream)
             picture, _ = next(self._frames(container, stream))
-        sides = (picture.width, picture.height)
+        sides = _sides(picture, self._pixel_aspect)
         self.width, self.height = sides if _quarter_turns(picture) % 2 == 0 else sides[::-1]
 
     def __enter__(self) -> Self:
@@ -166,12 +183,12 @@ class Video:
             for number, (picture, seconds) in enumerate(self._frames(container, stream)):
                 position = bisect_left(times, picture.pts) if times and picture.pts is not None else number
                 if num_served < len(wanted) and position >= wanted[num_served]:
-                    yield Frame(picture, index=index, seconds=seconds)
+                    yield self._frame(picture, index=index, seconds=seconds, number=position)
                     num_served = bisect_right(wanted, position)
                     index += 1
                 last = picture, seconds
             if not index and last:  # the file broke off before the first frame wanted: what there is has to do
-                yield Frame(last[0], index=0, seconds=last[1])
+                yield self._frame(last[0], index=0, seconds=last[1], number=number)
 
     def sample_by_time(self, *, fps: float = 1.0) -> Iterator[Frame]:
         """Yield, as it is decoded, the first frame at or after each of 0, 1/fps, 2/fps … seconds.
@@ -180,12 +197,15 @@ class Video:
         """
         with self._reading() as (container, stream):
             index = next_tick = 0
-            for picture, seconds in self._frames(container, stream):
+            for number, (picture, seconds) in enumerate(self._frames(container, stream)):
                 ticks = (seconds + _STAMP_ERROR) * fps
                 if ticks >= next_tick:
-                    yield Frame(picture, index=index, seconds=seconds)
+                    yield self._frame(picture, index=index, seconds=seconds, number=number)
                     next_tick = math.floor(ticks) + 1
                     index += 1
+
+    def _frame(self, picture: av.VideoFrame, *, index: int, seconds: float, number: int) -> Frame:
+        return Frame(picture, index=index, seconds=seconds, number=number, pixel_aspect=self._pixel_aspect)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[tuple[InputContainer, VideoStream]]:
@@ -384,6 +404,17 @@ def video_stream(container: InputContainer, name: object) -> VideoStream:
     if stream.codec_context is None:
         raise UnreadableVideo(f"{name}: no decoder for its video codec")
     return stream
+
+
+def pixel_aspect(stream: VideoStream) -> float:
+    """How wide its pixels are beside their height: 1 for square ones, and where nothing else can be believed."""
+    told = float(stream.sample_aspect_ratio or 1)
+    return told if 1 / _WIDEST_PIXEL <= told <= _WIDEST_PIXEL else 1.0
+
+
+def _sides(picture: av.VideoFrame, pixel_aspect: float) -> tuple[int, int]:
+    """Width and height of the picture with square pixels, as players show it: its height stays."""
+    return max(round(picture.width * pixel_aspect), 1), picture.height
 
 
 def _guesses_times(container: InputContainer) -> bool:

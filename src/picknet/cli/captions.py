@@ -1,0 +1,186 @@
+"""`picknet caption` and `picknet info`."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from picknet.cli.arguments import (
+    Beam,
+    Change,
+    Frames,
+    K,
+    Model,
+    OnePicker,
+    PickerName,
+    ResultFormat,
+    Seed,
+    Style,
+    check_numbers,
+    chosen_picker,
+    find_videos,
+    sheet_paths,
+)
+from picknet.cli.terminal import print_csv, progress, say, shown
+
+if TYPE_CHECKING:
+    from picknet.captioner import Caption
+    from picknet.figures import Thumbnail
+    from picknet.picking import Pick, Picker
+    from picknet.video import Frame
+
+
+class CaptionFormat(StrEnum):
+    text = "text"
+    json = "json"
+    csv = "csv"
+
+
+def caption(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE", help="Videos, folders of videos, or patterns such as 'clips/*.mp4'.")
+    ],
+    format: Annotated[CaptionFormat, typer.Option(help="json: one object a line.")] = CaptionFormat.text,
+    candidates: Annotated[
+        int | None,
+        typer.Option(min=1, max=50, help="So many different sentences, best first, with their probabilities."),
+    ] = None,
+    sheet: Annotated[
+        Path | None,
+        typer.Option(help="Write the contact sheet: a picture's name for one video, a folder for any number."),
+    ] = None,
+    model: Model = None,
+    style: Style = None,
+    picker: OnePicker = PickerName.picknet,
+    k: K = None,
+    change: Change = None,
+    beam: Beam = None,
+    frames: Frames = None,
+    seed: Seed = 0,
+) -> None:
+    """Write a sentence about each video."""
+    check_numbers([picker], k, change)
+    videos, problems = find_videos(files)
+    sheets = sheet_paths(sheet, videos) if sheet else [None] * len(videos)
+    for problem in problems:
+        say(problem)
+    if not videos:
+        raise typer.Exit(1)
+
+    from picknet.captioner import NothingToCaption, load
+    from picknet.video import UnreadableVideo
+
+    captioner = load(model, style=style)
+    chosen = chosen_picker(picker, k=k, change=change, frames=frames, seed=seed, captioner=lambda: captioner)
+    num_failed = len(problems)
+    if format is CaptionFormat.csv:
+        numbered = [f"{name}_{rank + 1}" for rank in range(candidates or 0) for name in ("candidate", "probability")]
+        print_csv(["video", "caption", "confidence", "picks", "seconds", "frames_seen", "model", *numbered])
+    with progress("captioning", len(videos)) as tick:
+        for video, sheet_path in zip(videos, sheets, strict=True):
+            watched = _Watched(chosen) if sheet_path else None
+            try:
+                result = captioner.caption(
+                    video, picker=watched or chosen, beam=beam, num_frames=frames, candidates=candidates or 1
+                )
+            except (UnreadableVideo, NothingToCaption) as error:
+                say(str(error))
+                num_failed += 1
+            else:
+                _print_caption(result, format=format, named=len(videos) > 1, num_candidates=candidates or 0)
+                if result.damage:
+                    say(f"{video}: {result.damage}; captioned what could be read")
+                if watched and sheet_path:
+                    _write_sheet(sheet_path, watched.seen, result)
+            tick()
+    if num_failed:
+        raise typer.Exit(1)
+
+
+class _Watched:
+    """A picker that keeps a small copy of every frame it hands to another."""
+
+    def __init__(self, picker: "Picker") -> None:
+        self.picker = picker
+        self.seen: list[Thumbnail] = []
+
+    def pick(self, frames: Iterable["Frame"]) -> Iterator[tuple["Frame", "Pick"]]:
+        from picknet.figures import Thumbnail
+
+        def see(frame: "Frame") -> "Frame":
+            self.seen.append(Thumbnail.of(frame))
+            return frame
+
+        return self.picker.pick(map(see, frames))
+
+
+def _write_sheet(path: Path, frames: Sequence["Thumbnail"], result: "Caption") -> None:
+    from picknet.figures import contact_sheet, save
+
+    save(contact_sheet(frames, result.picks, result.text, title=Path(result.video).name), path)
+
+
+def _print_caption(result: "Caption", *, format: CaptionFormat, named: bool, num_candidates: int) -> None:
+    """Where candidates were asked for they are all shown, the caption among them."""
+    candidates = result.candidates if num_candidates else ()
+    if format is CaptionFormat.json:
+        content = {
+            "video": result.video,
+            "caption": result.text,
+            "confidence": result.confidence,
+            "picks": [pick.as_json() for pick in result.picks],
+            "frames_seen": result.frames_seen,
+            "model": result.model,
+        }
+        if candidates:
+            content["candidates"] = [{"caption": one.text, "probability": one.probability} for one in candidates]
+        print(json.dumps(content | ({"damage": result.damage} if result.damage else {})), flush=True)
+    elif format is CaptionFormat.csv:
+        indices = " ".join(str(pick.index) for pick in result.picks)
+        seconds = " ".join(f"{pick.seconds:.3f}" for pick in result.picks)
+        sure = "" if result.confidence is None else f"{result.confidence:.4f}"
+        numbered = [cell for one in candidates for cell in (one.text, f"{one.probability:.4g}")]
+        numbered += [""] * (2 * num_candidates - len(numbered))
+        print_csv(
+            [result.video, result.text, sure, indices, seconds, result.frames_seen, result.model, *numbered]
+        )
+    else:
+        name = f"{shown(result.video)}: " if named else ""
+        lines = [f"{one.probability:.4f}  {one.text}" for one in candidates] or [result.text]
+        if candidates and result.confidence is not None:
+            lines[0] += f" (confidence {result.confidence:.2f})"
+        print("\n".join(name + line for line in lines), flush=True)
+
+
+def info(
+    model: Annotated[str | None, typer.Argument(help="A shipped model's name, a model folder or a run folder.")] = None,
+    format: Annotated[ResultFormat, typer.Option(help="json: one object.")] = ResultFormat.text,
+) -> None:
+    """Tell what a model is: its size, words, training and scores."""
+    from picknet.captioner import load
+    from picknet.config import flat
+
+    captioner = load(model)
+    runtime, settings = captioner.runtime, captioner.config
+    facts: dict[str, Any] = {
+        "model": captioner.name,
+        "folder": str(runtime.folder),
+        "bytes": sum(path.stat().st_size for path in runtime.folder.iterdir() if path.is_file()),
+        "vocabulary": len(runtime.vocabulary),
+        "styles": list(runtime.vocabulary.styles),
+        "num_frames": settings.video.num_frames,
+        "cnn": settings.model.cnn,
+        "image_size": settings.model.image_size,
+        "beam": settings.beam,
+        "card": runtime.card,
+    }
+    if format is ResultFormat.json:
+        print(json.dumps(facts))
+        return
+    facts |= {"bytes": f"{facts['bytes']:,} ({facts['bytes'] / 1e6:.1f} MB)", **facts.pop("card")}
+    rows = list(flat(facts).items())
+    width = max(len(name) for name, _ in rows)
+    print("\n".join(f"{name:{width}}  {value}" for name, value in rows))
