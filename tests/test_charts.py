@@ -21,7 +21,7 @@ def panel(*lines: Line, **more: object) -> Panel:
     (63.9, 73.5, [62, 64, 66, 68, 70, 72, 74]),
     (-4.2, 1.1, [-5, -4, -3, -2, -1, 0, 1, 2]),
     (0.31, 0.62, [0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65]),
-    (5, 5, [5]),
+    (5, 5, [4.4, 4.6, 4.8, 5.0, 5.2, 5.4, 5.6]),  # a level line stands in the middle
 ])  # fmt: skip
 def test_ticks_are_round_and_enclose_what_is_shown(low: float, high: float, expected: list[float]) -> None:
     found = ticks(low, high)

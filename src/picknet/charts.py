@@ -115,7 +115,9 @@ def line_chart(panels: Sequence[Panel]) -> Chart:
 
 def ticks(low: float, high: float, *, most: int = 7) -> list[float]:
     """Round numbers at even distances, at most `most` between the first at or below `low` and the last at or above."""
-    span = max(high - low, 1e-9)
+    if high - low < 1e-6 * max(1.0, abs(high)):  # a level line stands in the middle
+        low, high = low - 0.5, high + 0.5
+    span = high - low
     power = 10.0 ** math.floor(math.log10(span / most))
     step = next(step * power for step in (1, 2, 5, 10) if span / (step * power) <= most)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
