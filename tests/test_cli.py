@@ -73,6 +73,18 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- caption ---
 
 
+def test_a_style_is_one_that_the_model_learned(picknet: Picknet, clips: Path, attending_folder: Path) -> None:
+    plain = picknet("caption", clips / "cat.mp4", "--model", attending_folder, "--format", "json")
+    styled = picknet("caption", clips / "cat.mp4", "--model", attending_folder, "--format", "json", "--style", "msrvtt")
+    assert (plain.code, styled.code) == (0, 0)
+    assert json.loads(plain.out)["picks"] == json.loads(styled.out)["picks"]
+    for command in (("caption", clips), ("stream", clips / "cat.mp4"), ("timeline", clips)):
+        code, out, err = picknet(*command, "--model", attending_folder, "--style", "coco")
+        assert (code, out) == (1, "")
+        assert err.splitlines()[-1].endswith("does not know; it knows: msrvtt")
+    assert "msrvtt" in picknet("info", attending_folder).out
+
+
 def test_one_video_prints_its_sentence_alone(picknet: Picknet, clips: Path, model_folder: Path) -> None:
     code, out, err = picknet("caption", clips / "cat.mp4", "--model", model_folder)
     assert code == 0

@@ -44,7 +44,7 @@ _TOLERATED_LEAP = 10.0
 
 
 class BadSetting(PicknetError):
-    """A number of frames, a budget or a rate that cannot be."""
+    """A number of frames, a budget, a rate or a style that cannot be."""
 
 
 class LostSource(PicknetError):
