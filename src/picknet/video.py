@@ -1,6 +1,7 @@
 """Frames out of video files, and pictures as frames. With connection.py the only file that imports PyAV.
 
-A `Video` is read front to back, as often as it is sampled; each pass opens the file anew, so passes never disturb each
+A `Video` is read front to back, as often as it is sampled. Of what is read only that is decoded which a wanted frame
+depends on; wherever there is a doubt, everything. Passes have the file open for themselves, so they never disturb each
 other. A `Frame` stays in the decoder's own pixel format: a glance costs one small scaling of its luma plane, and colour
 is computed for the few frames whose pixels somebody asks for.
 """
@@ -12,7 +13,8 @@ import os
 import stat
 import warnings
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -21,11 +23,13 @@ import av
 import numpy as np
 from av.container import InputContainer
 from av.stream import Disposition, Stream
+from av.video.frame import PictureType
 from av.video.reformatter import Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from picknet.errors import PicknetError
+from picknet.timetable import Timetable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -51,6 +55,11 @@ _STAMP_ERROR = 0.0005
 
 _TOLERATED_GAP = 0.3
 """Seconds that a file's stored length, its data and its last frame may differ by and still be called healthy."""
+
+
+_DISPOSING_DECODERS = frozenset({"h264", "mpeg1video", "mpeg2video", "mpeg4"})
+"""Those that leave out, when told to, exactly the frames that no other frame refers to. That of HEVC would leave out
+frames, too, which those of a higher temporal layer may refer to."""
 
 
 class UnreadableVideo(PicknetError):
@@ -130,10 +139,12 @@ class Video:
         self._breaks_off: str | None = None
         self._undecodable: str | None = None
         self._opened = contextlib.ExitStack()
+        self._timetable: Timetable | None = None
         _check_file(self.path)
         with self._reading() as (container, stream):
             self.seconds = _stored_seconds(container, stream)
             picture, _ = next(self._frames(container, stream))
+        self._start, self._is_interlaced = picture.pts, picture.interlaced_frame
         sides = (picture.width, picture.height)
         self.width, self.height = sides if _quarter_turns(picture) % 2 == 0 else sides[::-1]
 
@@ -160,8 +171,18 @@ class Video:
         num_frames = len(times) if times else self._count_frames()
         count = min(count, num_frames)
         wanted = [(2 * i + 1) * num_frames // (2 * count) for i in range(count)]
+        index = 0
+        if times:
+            for frame in self._seen_at([times[position] for position in wanted]):
+                yield frame
+                index += 1
+        if index < count:
+            yield from self._after_one_another(times, wanted, index)
+
+    def _after_one_another(self, times: list[int] | None, wanted: list[int], index: int) -> Iterator[Frame]:
+        """The frames at the positions wanted from the index-th on, or those that stand in, out of all that decode."""
         with self._reading() as (container, stream):
-            index = num_served = 0
+            num_served = index
             last = None
             for number, (picture, seconds) in enumerate(self._frames(container, stream)):
                 position = bisect_left(times, picture.pts) if times and picture.pts is not None else number
@@ -198,14 +219,42 @@ class Video:
 
     def _presentation_times(self) -> list[int] | None:
         """When each frame is shown, sorted, in the stream's unit; None where the packets do not tell."""
+        if self._timetable is None:
+            timetable = Timetable()
+            with self._reading() as (container, stream):
+                for packet in self._packets(container, stream):
+                    if _guesses_times(container) and packet.pts != packet.dts:
+                        timetable.is_trusted = False
+                    timetable.add(
+                        shown=packet.pts,
+                        decoded=packet.dts,
+                        is_key=packet.is_keyframe,
+                        is_hidden=packet.is_discard,
+                    )
+            self._timetable = timetable
+        return self._timetable.times()
+
+    def _seen_at(self, times: Sequence[int]) -> Iterator[Frame]:
+        """The frames shown at these times, which are sorted; only what they depend on is decoded.
+
+        They are those that decoding everything gives. Where that is in doubt no more of them come: at damage, a frame
+        that does not appear, a key frame that is none, a file that does not read as it did before.
+        """
+        timetable, start, wanted = self._timetable, self._start, deque(times)
+        if timetable is None or start is None:
+            return
         with self._reading() as (container, stream):
-            stamps = [(p.pts, p.dts) for p in self._packets(container, stream) if not p.is_discard]
-            guessed = _guesses_times(container) and any(pts != dts for pts, dts in stamps)
-        shown = {pts for pts, _ in stamps if pts is not None}
-        decoded = [dts for _, dts in stamps if dts is not None]
-        if guessed or len(shown) < len(stamps) or decoded != sorted(decoded):
-            return None
-        return sorted(shown)
+            unit = float(stream.time_base or 1)
+            packets = self._packets(container, stream)
+            leave_out = stream.codec_context.name in _DISPOSING_DECODERS and not self._is_interlaced
+            for time, picture in _pictures_needed(packets, stream, timetable, times, leave_out=leave_out):
+                if time > wanted[0]:
+                    return
+                if time == wanted[0]:
+                    yield Frame(picture, index=len(times) - len(wanted), seconds=time * unit - start * unit)
+                    wanted.popleft()
+                if not wanted:
+                    return
 
     def _count_frames(self) -> int:
         with self._reading() as (container, stream):
@@ -284,6 +333,51 @@ class Video:
                     start = picture.pts * unit - (seconds + step)
             seconds = time if time > seconds else seconds + step
             yield picture, seconds
+
+
+def _pictures_needed(
+    packets: "Iterator[av.Packet[Stream]]",
+    stream: VideoStream,
+    timetable: Timetable,
+    times: Sequence[int],
+    *,
+    leave_out: bool,
+) -> Iterator[tuple[int, av.VideoFrame]]:
+    """The pictures shown at these times and those they depend on, in order, with their times, up to the first doubt.
+
+    leave_out: whether frames that no other refers to need not be decoded.
+    """
+    stream.thread_type = "AUTO"
+    decoder, wanted = stream.codec_context, frozenset(times)
+    numbered = enumerate(packets)
+    num_read = 0
+    for needed in timetable.needed(times):
+        key_time = timetable.shown(needed.start)
+        is_sure = needed.start == 0  # from the first packet on it is what decoding everything does
+        read = itertools.islice(numbered, needed.stop - num_read)
+        num_read = needed.stop
+        for number, packet in itertools.chain(read, [(num_read, None)]):  # None empties the decoder
+            if packet is not None:
+                if packet.pts != timetable.shown(number) or packet.is_corrupt:
+                    return
+                if number < needed.start:
+                    continue
+                is_needed = not leave_out or number == needed.start or packet.pts in wanted
+                decoder.skip_frame = "DEFAULT" if is_needed else "NONREF"
+            try:
+                pictures = stream.decode(packet)
+            except av.FFmpegError:
+                return
+            for picture in pictures:
+                if picture.pts is None or picture.is_corrupt or (leave_out and picture.interlaced_frame):
+                    return  # the two fields of an interlaced picture can be packets of their own
+                if picture.pts == key_time and picture.key_frame and picture.pict_type == PictureType.I:
+                    is_sure = True
+                if is_sure:
+                    yield picture.pts, picture
+                elif picture.pts >= key_time:
+                    return
+        decoder.flush_buffers()
 
 
 def is_picture(path: str | os.PathLike[str]) -> bool:
