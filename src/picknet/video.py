@@ -14,7 +14,7 @@ import stat
 import warnings
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -56,6 +56,9 @@ _STAMP_ERROR = 0.0005
 _TOLERATED_GAP = 0.3
 """Seconds that a file's stored length, its data and its last frame may differ by and still be called healthy."""
 
+
+_REWINDABLE = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"})
+"""Containers that can be read from the start again without being opened again."""
 
 _DISPOSING_DECODERS = frozenset({"h264", "mpeg1video", "mpeg2video", "mpeg4"})
 """Those that leave out, when told to, exactly the frames that no other frame refers to. That of HEVC would leave out
@@ -139,11 +142,20 @@ class Video:
         self._breaks_off: str | None = None
         self._undecodable: str | None = None
         self._opened = contextlib.ExitStack()
-        self._timetable: Timetable | None = None
+        self._timetable = Timetable()
         _check_file(self.path)
-        with self._reading() as (container, stream):
+        container = self._opened.enter_context(_open(self.path))
+        try:
+            stream = video_stream(container, self.path)
             self.seconds = _stored_seconds(container, stream)
-            picture, _ = next(self._frames(container, stream))
+            self._unit = float(stream.time_base or 1)
+            self._unread = self._noted(container, stream)
+            picture, _ = next(self._frames(container, stream, self._unread))
+        except BaseException:
+            container.close()
+            raise
+        self._begun: tuple[InputContainer, VideoStream] | None = (container, stream)
+        """The file as it was left by looking for the first frame."""
         self._start, self._is_interlaced = picture.pts, picture.interlaced_frame
         sides = (picture.width, picture.height)
         self.width, self.height = sides if _quarter_turns(picture) % 2 == 0 else sides[::-1]
@@ -171,18 +183,34 @@ class Video:
         num_frames = len(times) if times else self._count_frames()
         count = min(count, num_frames)
         wanted = [(2 * i + 1) * num_frames // (2 * count) for i in range(count)]
-        index = 0
-        if times:
-            for frame in self._seen_at([times[position] for position in wanted]):
-                yield frame
-                index += 1
-        if index < count:
-            yield from self._after_one_another(times, wanted, index)
+        num_seen = 0
+        for frame in self._seen_at([times[position] for position in wanted] if times else []):
+            yield frame
+            num_seen += 1
+        if num_seen < count:
+            yield from itertools.islice(self._at_positions(wanted, times), num_seen, None)
 
-    def _after_one_another(self, times: list[int] | None, wanted: list[int], index: int) -> Iterator[Frame]:
-        """The frames at the positions wanted from the index-th on, or those that stand in, out of all that decode."""
+    def sample_by_time(self, *, fps: float = 1.0) -> Iterator[Frame]:
+        """Yield, as it is decoded, the first frame at or after each of 0, 1/fps, 2/fps … seconds.
+
+        A frame that is the first after several of these moments (the picture stood still) is yielded once.
+        """
+        times = self._presentation_times()
+        wanted: list[int] = []
+        if times and times[0] == self._start:
+            is_due = _clock(fps)
+            wanted = [time for time in times if is_due((time - times[0]) * self._unit)]
+        num_seen = 0
+        for frame in self._seen_at(wanted):
+            yield frame
+            num_seen += 1
+        if num_seen < len(wanted) or not wanted:
+            yield from itertools.islice(self._at_ticks(fps), num_seen, None)
+
+    def _at_positions(self, wanted: Sequence[int], times: Sequence[int] | None) -> Iterator[Frame]:
+        """The frames at these positions, or those that stand in for them, by decoding everything."""
         with self._reading() as (container, stream):
-            num_served = index
+            index = num_served = 0
             last = None
             for number, (picture, seconds) in enumerate(self._frames(container, stream)):
                 position = bisect_left(times, picture.pts) if times and picture.pts is not None else number
@@ -194,18 +222,13 @@ class Video:
             if not index and last:  # the file broke off before the first frame wanted: what there is has to do
                 yield Frame(last[0], index=0, seconds=last[1])
 
-    def sample_by_time(self, *, fps: float = 1.0) -> Iterator[Frame]:
-        """Yield, as it is decoded, the first frame at or after each of 0, 1/fps, 2/fps … seconds.
-
-        A frame that is the first after several of these moments (the picture stood still) is yielded once.
-        """
+    def _at_ticks(self, fps: float) -> Iterator[Frame]:
+        """Those that `sample_by_time` yields, by decoding everything."""
         with self._reading() as (container, stream):
-            index = next_tick = 0
+            index, is_due = 0, _clock(fps)
             for picture, seconds in self._frames(container, stream):
-                ticks = (seconds + _STAMP_ERROR) * fps
-                if ticks >= next_tick:
+                if is_due(seconds):
                     yield Frame(picture, index=index, seconds=seconds)
-                    next_tick = math.floor(ticks) + 1
                     index += 1
 
     @contextlib.contextmanager
@@ -219,20 +242,36 @@ class Video:
 
     def _presentation_times(self) -> list[int] | None:
         """When each frame is shown, sorted, in the stream's unit; None where the packets do not tell."""
-        if self._timetable is None:
-            timetable = Timetable()
-            with self._reading() as (container, stream):
-                for packet in self._packets(container, stream):
-                    if _guesses_times(container) and packet.pts != packet.dts:
-                        timetable.is_trusted = False
-                    timetable.add(
-                        shown=packet.pts,
-                        decoded=packet.dts,
-                        is_key=packet.is_keyframe,
-                        is_hidden=packet.is_discard,
-                    )
-            self._timetable = timetable
+        for _ in self._unread:
+            pass
         return self._timetable.times()
+
+    def _noted(self, container: InputContainer, stream: VideoStream) -> "Iterator[av.Packet[Stream]]":
+        """The video's packets, each noted in the timetable."""
+        for packet in self._packets(container, stream):
+            if _guesses_times(container) and packet.pts != packet.dts:
+                self._timetable.is_trusted = False
+            self._timetable.add(
+                shown=packet.pts, decoded=packet.dts, is_key=packet.is_keyframe, is_hidden=packet.is_discard
+            )
+            yield packet
+
+    @contextlib.contextmanager
+    def _reading_again(self) -> Iterator[tuple[InputContainer, VideoStream]]:
+        """As `_reading`, but the file is not opened anew where it is still open and can be wound back."""
+        begun, self._begun = self._begun, None
+        if begun is None or begun[0].format.name not in _REWINDABLE:
+            if begun is not None:
+                begun[0].close()
+            with self._reading() as opened:
+                yield opened
+            return
+        container, stream = begun
+        try:
+            container.seek(self._timetable.shown(0), stream=stream)
+            yield container, stream
+        finally:
+            container.close()
 
     def _seen_at(self, times: Sequence[int]) -> Iterator[Frame]:
         """The frames shown at these times, which are sorted; only what they depend on is decoded.
@@ -240,18 +279,18 @@ class Video:
         They are those that decoding everything gives. Where that is in doubt no more of them come: at damage, a frame
         that does not appear, a key frame that is none, a file that does not read as it did before.
         """
-        timetable, start, wanted = self._timetable, self._start, deque(times)
-        if timetable is None or start is None:
+        wanted = deque(times)
+        if not wanted or self._start is None:
             return
-        with self._reading() as (container, stream):
-            unit = float(stream.time_base or 1)
+        with self._reading_again() as (container, stream):
             packets = self._packets(container, stream)
             leave_out = stream.codec_context.name in _DISPOSING_DECODERS and not self._is_interlaced
-            for time, picture in _pictures_needed(packets, stream, timetable, times, leave_out=leave_out):
+            for time, picture in _pictures_needed(packets, stream, self._timetable, times, leave_out=leave_out):
                 if time > wanted[0]:
                     return
                 if time == wanted[0]:
-                    yield Frame(picture, index=len(times) - len(wanted), seconds=time * unit - start * unit)
+                    seconds = time * self._unit - self._start * self._unit
+                    yield Frame(picture, index=len(times) - len(wanted), seconds=seconds)
                     wanted.popleft()
                 if not wanted:
                     return
@@ -282,13 +321,15 @@ class Video:
         elif container.format.name == "gif" and not _ends_as_gif(self.path):
             self._breaks_off = f"the file breaks off after {reached:.1f} s"
 
-    def _pictures(self, container: InputContainer, stream: VideoStream) -> Iterator[av.VideoFrame]:
+    def _pictures(
+        self, stream: VideoStream, packets: "Iterator[av.Packet[Stream]]"
+    ) -> Iterator[av.VideoFrame]:
         """Every picture that decodes, in the order shown; what does not decode is noted and passed over."""
         stream.thread_type = "AUTO"
         num_packets = num_pictures = num_whole = 0
         last_packet = last_picture = stream.start_time or 0
         lost_at: int | None = None
-        for packet in itertools.chain(self._packets(container, stream), [None]):  # None empties the decoder
+        for packet in itertools.chain(packets, [None]):  # None empties the decoder
             healthy = True
             if packet is not None and not packet.is_discard:
                 num_packets += 1
@@ -319,12 +360,14 @@ class Video:
             since = _since_start(lost_at, stream)
             self._undecodable = f"{num_lost} of {num_packets} frames are lost or damaged{since}"
 
-    def _frames(self, container: InputContainer, stream: VideoStream) -> Iterator[tuple[av.VideoFrame, float]]:
+    def _frames(
+        self, container: InputContainer, stream: VideoStream, packets: "Iterator[av.Packet[Stream]] | None" = None
+    ) -> Iterator[tuple[av.VideoFrame, float]]:
         """Every picture that decodes, with its seconds from the first one, which only ever increase."""
         unit = float(stream.time_base or 1)
         step = 1 / float(stream.average_rate or stream.guessed_rate or 25)
         start, seconds = math.inf, -step
-        for picture in self._pictures(container, stream):
+        for picture in self._pictures(stream, packets or self._packets(container, stream)):
             time = seconds + step  # without times of their own, frames follow each other at the stream's rate
             if picture.pts is not None and not _guesses_times(container):
                 time = picture.pts * unit - start
@@ -347,8 +390,9 @@ def _pictures_needed(
 
     leave_out: whether frames that no other refers to need not be decoded.
     """
-    stream.thread_type = "AUTO"
     decoder, wanted = stream.codec_context, frozenset(times)
+    if not decoder.is_open:
+        stream.thread_type = "AUTO"
     numbered = enumerate(packets)
     num_read = 0
     for needed in timetable.needed(times):
@@ -378,6 +422,20 @@ def _pictures_needed(
                 elif picture.pts >= key_time:
                     return
         decoder.flush_buffers()
+
+
+def _clock(fps: float) -> Callable[[float], bool]:
+    """A function of ever more seconds: whether one of 0, 1/fps, 2/fps … has come since it was last called."""
+    next_tick = 0
+
+    def is_due(seconds: float) -> bool:
+        nonlocal next_tick
+        ticks = (seconds + _STAMP_ERROR) * fps
+        due = ticks >= next_tick
+        next_tick = math.floor(ticks) + 1 if due else next_tick
+        return due
+
+    return is_due
 
 
 def is_picture(path: str | os.PathLike[str]) -> bool:
