@@ -2,7 +2,7 @@
 
 They are H.264 with B-frames and a key frame at least every 250 frames, 25 frames a second. The sample is scaled, slowly
 panned, played forth and back, and given a little sensor noise, so that there is something to decode in every frame. A
-long video repeats a minute of it, copied packet by packet: an hour takes seconds to make. What is made is kept.
+long video repeats some seconds of it, copied packet by packet: an hour is made in no time. What is made is kept.
 """
 
 import itertools
@@ -24,7 +24,9 @@ NOISE = 2.0
 """Standard deviation, in grey values."""
 PAN = 32
 """Pixels that are cut off and panned over, at 720p."""
-MINUTE = 60
+LOOP_SECONDS = 20
+"""What a longer video repeats, and a large one, which takes long to compress, a tenth of it."""
+LARGE = 1920
 
 
 def make(folder: Path, *, width: int, height: int, seconds: float, source: Path = SAMPLE) -> Path:
@@ -32,8 +34,9 @@ def make(folder: Path, *, width: int, height: int, seconds: float, source: Path 
     path = folder / f"{source.stem}-{width}x{height}-{seconds:g}s.mp4"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        if seconds > MINUTE:
-            _repeat(make(folder, width=width, height=height, seconds=MINUTE, source=source), path, seconds)
+        loop = LOOP_SECONDS / (10 if width >= LARGE else 1)
+        if seconds > loop:
+            _repeat(make(folder, width=width, height=height, seconds=loop, source=source), path, seconds)
         else:
             _encode(path, source, width, height, round(seconds * FPS))
     return path
@@ -69,11 +72,11 @@ def _shown(source: Path, width: int, height: int) -> Iterator[NDArray[np.uint8]]
             yield np.clip(pixels, 0, 255).astype(np.uint8)
 
 
-def _repeat(minute: Path, path: Path, seconds: float) -> None:
-    with written_whole(path) as temporary, av.open(str(temporary), "w") as output, av.open(str(minute)) as given:
+def _repeat(loop: Path, path: Path, seconds: float) -> None:
+    with written_whole(path) as temporary, av.open(str(temporary), "w") as output, av.open(str(loop)) as given:
         (video,) = given.streams.video
         stream = output.add_stream_from_template(video, opaque=True)
-        length = round(MINUTE / video.time_base)
+        length = round(video.frames / FPS / video.time_base)
         for start in range(0, round(seconds / video.time_base), length):
             given.seek(0)
             for packet in given.demux(video):
