@@ -24,8 +24,9 @@ NOISE = 2.0
 """Standard deviation, in grey values."""
 PAN = 32
 """Pixels that are cut off and panned over, at 720p."""
-LOOP_SECONDS = 20
-"""What a longer video repeats, and a large one, which takes long to compress, a tenth of it."""
+LOOP_SECONDS = 17
+"""What a longer video repeats, and a large one, which takes long to compress, a tenth of it. An hour is no multiple of
+it, or the samples of an hour would all be key frames."""
 LARGE = 1920
 
 

@@ -23,7 +23,7 @@ from timing import in_turns, parser, ratio, save, summary, times
 import picknet
 from picknet.picking import UniformPicker
 
-LENGTHS = (5, 20, 60, 600, 3600)
+LENGTHS = (5, 17, 60, 600, 3600)
 SIZES = ((320, 240), (640, 360), (1280, 720), (1920, 1080), (3840, 2160))
 PICKS = (1, 2, 4, 8, 15, 30)
 

@@ -303,13 +303,15 @@ class Video:
         """The video's packets; a file that breaks off is noted."""
         reached = 0.0
         reason = ""
+        units = {each.index: float(each.time_base or 0) for each in container.streams}
         try:
             # Packets of all streams, since the stored length is that of the longest, often the sound.
             for packet in container.demux():
                 if packet.size == 0:
                     continue  # a decoder would take an empty packet for the end
                 if packet.pts is not None:
-                    reached = max(reached, (packet.pts + (packet.duration or 0)) * float(packet.time_base))
+                    unit = units.get(packet.stream_index) or float(packet.time_base)
+                    reached = max(reached, (packet.pts + (packet.duration or 0)) * unit)
                 if packet.stream_index == stream.index:
                     yield packet
         except av.FFmpegError as error:
