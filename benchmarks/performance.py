@@ -22,8 +22,7 @@ quartiles in brackets. CPU time is that of all threads.
 Decoding is the measure: whatever is done with a video, it has to be decoded. A caption decodes only what its 30 samples
 depend on, as `docs/architecture.md` tells, so it can cost less than decoding alone. What it adds does not depend on the
 size of the picture: a pass of the CNN for each pick, the policy for each sample, and some ten steps of the decoder for
-a beam. In a small picture these outweigh decoding; that is why the first goal is met for large pictures and not for
-small ones.
+a beam. The smaller the picture, the more these weigh against decoding.
 """
 Facts = dict[str, Any]
 

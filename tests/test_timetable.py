@@ -49,12 +49,27 @@ def test_a_frame_shown_before_the_key_frame_it_is_stored_after_needs_the_key_fra
     assert table.needed([31]) == [range(28, 32)]
 
 
-@pytest.mark.parametrize("packets", [[(0, 0), (None, 1)], [(0, 1), (1, 0)], [(3, 0), (3, 1)]])
+@pytest.mark.parametrize("packets", [[(0, 0), (None, 1)], [(0, 1), (1, 0)], [(1, 0), (2, -1)], [(3, 0), (3, 1)]])
 def test_times_that_make_no_sense_are_not_trusted(packets: list[tuple[int | None, int]]) -> None:
     table = Timetable()
     for shown, decoded in packets:
         table.add(shown=shown, decoded=decoded, is_key=True, is_hidden=False)
     assert table.times() is None
+
+
+def test_packets_that_do_not_tell_when_they_are_decoded_are_taken_in_their_order() -> None:
+    table = Timetable()
+    for shown, decoded in ((3, 2), (5, None), (4, 3)):
+        table.add(shown=shown, decoded=decoded, is_key=False, is_hidden=False)
+    assert table.times() == [3, 4, 5]
+
+
+def test_hidden_packets_have_no_time_but_may_be_needed() -> None:
+    table = Timetable()
+    for shown in range(6):
+        table.add(shown=shown, decoded=shown, is_key=shown == 0, is_hidden=shown < 3)
+    assert table.times() == [3, 4, 5]
+    assert table.needed([4]) == [range(5)]
 
 
 def scenery() -> Iterator[NDArray[np.uint8]]:

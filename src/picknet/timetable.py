@@ -35,9 +35,12 @@ class Timetable:
         if is_hidden:
             self._hidden.add(number)
             return
-        if shown is None or (decoded or 0) < (self._last_decoded or decoded or 0):
+        if shown is None:
             self.is_trusted = False
-        self._last_decoded = self._last_decoded if decoded is None else decoded
+        if decoded is not None:
+            if self._last_decoded is not None and decoded < self._last_decoded:
+                self.is_trusted = False
+            self._last_decoded = decoded
 
     def shown(self, number: int) -> int:
         """When the frame of the packet with this number is shown."""
