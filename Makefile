@@ -15,8 +15,12 @@ test: .venv/dev
 	$(BIN)/lint-imports
 	$(BIN)/pytest
 
-bench: .venv/dev
+bench: .venv/bench
 	$(BIN)/python benchmarks/cider.py
+	$(BIN)/python benchmarks/captioning.py
+	$(BIN)/python benchmarks/starting.py
+	$(BIN)/python benchmarks/growing.py
+	$(BIN)/python benchmarks/performance.py
 
 .venv/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -28,5 +32,9 @@ bench: .venv/dev
 	$(INSTALL) ".[dev,train]"
 	@touch $@
 
+.venv/bench: .venv/dev
+	$(INSTALL) ".[dev,train,bench]"
+	@touch $@
+
 clean:
-	rm -rf .venv demo.png .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv demo.png build/benchmarks .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

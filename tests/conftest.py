@@ -1,9 +1,18 @@
 """Fixtures that several test files share."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests keep nothing in the user's cache folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PICKNET_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
 
 TINY_WORDS = ["a", "the", "man", "woman", "cat", "dog", "is", "are", "playing", "running", "eating", "sitting"]
 TINY = """

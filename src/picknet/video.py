@@ -1,6 +1,7 @@
 """Frames out of video files, and pictures as frames. With connection.py the only file that imports PyAV.
 
-A `Video` is read front to back, as often as it is sampled; each pass opens the file anew, so passes never disturb each
+A `Video` is read front to back, as often as it is sampled. Of what is read only that is decoded which a wanted frame
+depends on; wherever there is a doubt, everything. Passes have the file open for themselves, so they never disturb each
 other. A `Frame` stays in the decoder's own pixel format: a glance costs one small scaling of its luma plane, and colour
 is computed for the few frames whose pixels somebody asks for.
 """
@@ -12,7 +13,8 @@ import os
 import stat
 import warnings
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -21,11 +23,13 @@ import av
 import numpy as np
 from av.container import InputContainer
 from av.stream import Disposition, Stream
+from av.video.frame import PictureType
 from av.video.reformatter import Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from picknet.errors import PicknetError
+from picknet.timetable import Timetable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -55,6 +59,13 @@ _TOLERATED_GAP = 0.3
 
 _WIDEST_PIXEL = 4.0
 """How much longer one side of a pixel may be than the other; the widest in use are twice as wide as high."""
+
+_REWINDABLE = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"})
+"""Containers that can be read from the start again without being opened again."""
+
+_DISPOSING_DECODERS = frozenset({"h264", "mpeg1video", "mpeg2video", "mpeg4"})
+"""Those that leave out, when told to, exactly the frames that no other frame refers to. That of HEVC would leave out
+frames, too, which those of a higher temporal layer may refer to."""
 
 
 class UnreadableVideo(PicknetError):
@@ -146,11 +157,22 @@ class Video:
         self._breaks_off: str | None = None
         self._undecodable: str | None = None
         self._opened = contextlib.ExitStack()
+        self._timetable = Timetable()
         _check_file(self.path)
-        with self._reading() as (container, stream):
+        container = self._opened.enter_context(_open(self.path))
+        try:
+            stream = video_stream(container, self.path)
             self.seconds = _stored_seconds(container, stream)
             self._pixel_aspect = pixel_aspect(stream)
-            picture, _ = next(self._frames(container, stream))
+            self._unit = float(stream.time_base or 1)
+            self._unread = self._noted(container, stream)
+            picture, _ = next(self._frames(container, stream, self._unread))
+        except BaseException:
+            container.close()
+            raise
+        self._begun: tuple[InputContainer, VideoStream] | None = (container, stream)
+        """The file as it was left by looking for the first frame."""
+        self._start, self._is_interlaced = picture.pts, picture.interlaced_frame
         sides = _sides(picture, self._pixel_aspect)
         self.width, self.height = sides if _quarter_turns(picture) % 2 == 0 else sides[::-1]
 
@@ -177,6 +199,32 @@ class Video:
         num_frames = len(times) if times else self._count_frames()
         count = min(count, num_frames)
         wanted = [(2 * i + 1) * num_frames // (2 * count) for i in range(count)]
+        num_seen = 0
+        for frame in self._seen_at(wanted, times):
+            yield frame
+            num_seen += 1
+        if num_seen < count:
+            yield from itertools.islice(self._at_positions(wanted, times), num_seen, None)
+
+    def sample_by_time(self, *, fps: float = 1.0) -> Iterator[Frame]:
+        """Yield, as it is decoded, the first frame at or after each of 0, 1/fps, 2/fps … seconds.
+
+        A frame that is the first after several of these moments (the picture stood still) is yielded once.
+        """
+        times = self._presentation_times()
+        wanted: list[int] = []
+        if times and times[0] == self._start:
+            is_due = _clock(fps)
+            wanted = [position for position, time in enumerate(times) if is_due((time - times[0]) * self._unit)]
+        num_seen = 0
+        for frame in self._seen_at(wanted, times):
+            yield frame
+            num_seen += 1
+        if num_seen < len(wanted) or not wanted:
+            yield from itertools.islice(self._at_ticks(fps), num_seen, None)
+
+    def _at_positions(self, wanted: Sequence[int], times: Sequence[int] | None) -> Iterator[Frame]:
+        """The frames at these positions, or those that stand in for them, by decoding everything."""
         with self._reading() as (container, stream):
             index = num_served = 0
             last = None
@@ -190,18 +238,13 @@ class Video:
             if not index and last:  # the file broke off before the first frame wanted: what there is has to do
                 yield self._frame(last[0], index=0, seconds=last[1], number=number)
 
-    def sample_by_time(self, *, fps: float = 1.0) -> Iterator[Frame]:
-        """Yield, as it is decoded, the first frame at or after each of 0, 1/fps, 2/fps … seconds.
-
-        A frame that is the first after several of these moments (the picture stood still) is yielded once.
-        """
+    def _at_ticks(self, fps: float) -> Iterator[Frame]:
+        """Those that `sample_by_time` yields, by decoding everything."""
         with self._reading() as (container, stream):
-            index = next_tick = 0
+            index, is_due = 0, _clock(fps)
             for number, (picture, seconds) in enumerate(self._frames(container, stream)):
-                ticks = (seconds + _STAMP_ERROR) * fps
-                if ticks >= next_tick:
+                if is_due(seconds):
                     yield self._frame(picture, index=index, seconds=seconds, number=number)
-                    next_tick = math.floor(ticks) + 1
                     index += 1
 
     def _frame(self, picture: av.VideoFrame, *, index: int, seconds: float, number: int) -> Frame:
@@ -218,14 +261,61 @@ class Video:
 
     def _presentation_times(self) -> list[int] | None:
         """When each frame is shown, sorted, in the stream's unit; None where the packets do not tell."""
-        with self._reading() as (container, stream):
-            stamps = [(p.pts, p.dts) for p in self._packets(container, stream) if not p.is_discard]
-            guessed = _guesses_times(container) and any(pts != dts for pts, dts in stamps)
-        shown = {pts for pts, _ in stamps if pts is not None}
-        decoded = [dts for _, dts in stamps if dts is not None]
-        if guessed or len(shown) < len(stamps) or decoded != sorted(decoded):
-            return None
-        return sorted(shown)
+        for _ in self._unread:
+            pass
+        return self._timetable.times()
+
+    def _noted(self, container: InputContainer, stream: VideoStream) -> "Iterator[av.Packet[Stream]]":
+        """The video's packets, each noted in the timetable."""
+        for packet in self._packets(container, stream):
+            if _guesses_times(container) and packet.pts != packet.dts:
+                self._timetable.is_trusted = False
+            self._timetable.add(
+                shown=packet.pts, decoded=packet.dts, is_key=packet.is_keyframe, is_hidden=packet.is_discard
+            )
+            yield packet
+
+    @contextlib.contextmanager
+    def _reading_again(self) -> Iterator[tuple[InputContainer, VideoStream]]:
+        """As `_reading`, but the file is not opened anew where it is still open and can be wound back."""
+        begun, self._begun = self._begun, None
+        if begun is None or begun[0].format.name not in _REWINDABLE:
+            if begun is not None:
+                begun[0].close()
+            with self._reading() as opened:
+                yield opened
+            return
+        container, stream = begun
+        try:
+            container.seek(self._timetable.shown(0), stream=stream)
+            yield container, stream
+        finally:
+            container.close()
+
+    def _seen_at(self, positions: Sequence[int], times: Sequence[int] | None) -> Iterator[Frame]:
+        """The frames at these positions, of all that are shown at these times; only what they depend on is decoded.
+
+        They are those that decoding everything gives. Where that is in doubt no more of them come: at damage, a frame
+        that does not appear, a key frame that is none, a file that does not read as it did before.
+        """
+        if not positions or not times or self._start is None:
+            return
+        shown = [times[position] for position in positions]
+        wanted = deque(zip(positions, shown, strict=True))
+        with self._reading_again() as (container, stream):
+            packets = self._packets(container, stream)
+            leave_out = stream.codec_context.name in _DISPOSING_DECODERS and not self._is_interlaced
+            for time, picture in _pictures_needed(packets, stream, self._timetable, shown, leave_out=leave_out):
+                number, next_time = wanted[0]
+                if time > next_time:
+                    return
+                if time == next_time:
+                    seconds = time * self._unit - self._start * self._unit
+                    index = len(positions) - len(wanted)
+                    yield self._frame(picture, index=index, seconds=seconds, number=number)
+                    wanted.popleft()
+                if not wanted:
+                    return
 
     def _count_frames(self) -> int:
         with self._reading() as (container, stream):
@@ -235,13 +325,15 @@ class Video:
         """The video's packets; a file that breaks off is noted."""
         reached = 0.0
         reason = ""
+        units = {each.index: float(each.time_base or 0) for each in container.streams}
         try:
             # Packets of all streams, since the stored length is that of the longest, often the sound.
             for packet in container.demux():
                 if packet.size == 0:
                     continue  # a decoder would take an empty packet for the end
                 if packet.pts is not None:
-                    reached = max(reached, (packet.pts + (packet.duration or 0)) * float(packet.time_base))
+                    unit = units.get(packet.stream_index) or float(packet.time_base)
+                    reached = max(reached, (packet.pts + (packet.duration or 0)) * unit)
                 if packet.stream_index == stream.index:
                     yield packet
         except av.FFmpegError as error:
@@ -253,13 +345,15 @@ class Video:
         elif container.format.name == "gif" and not _ends_as_gif(self.path):
             self._breaks_off = f"the file breaks off after {reached:.1f} s"
 
-    def _pictures(self, container: InputContainer, stream: VideoStream) -> Iterator[av.VideoFrame]:
+    def _pictures(
+        self, stream: VideoStream, packets: "Iterator[av.Packet[Stream]]"
+    ) -> Iterator[av.VideoFrame]:
         """Every picture that decodes, in the order shown; what does not decode is noted and passed over."""
         stream.thread_type = "AUTO"
         num_packets = num_pictures = num_whole = 0
         last_packet = last_picture = stream.start_time or 0
         lost_at: int | None = None
-        for packet in itertools.chain(self._packets(container, stream), [None]):  # None empties the decoder
+        for packet in itertools.chain(packets, [None]):  # None empties the decoder
             healthy = True
             if packet is not None and not packet.is_discard:
                 num_packets += 1
@@ -290,12 +384,14 @@ class Video:
             since = _since_start(lost_at, stream)
             self._undecodable = f"{num_lost} of {num_packets} frames are lost or damaged{since}"
 
-    def _frames(self, container: InputContainer, stream: VideoStream) -> Iterator[tuple[av.VideoFrame, float]]:
+    def _frames(
+        self, container: InputContainer, stream: VideoStream, packets: "Iterator[av.Packet[Stream]] | None" = None
+    ) -> Iterator[tuple[av.VideoFrame, float]]:
         """Every picture that decodes, with its seconds from the first one, which only ever increase."""
         unit = float(stream.time_base or 1)
         step = 1 / float(stream.average_rate or stream.guessed_rate or 25)
         start, seconds = math.inf, -step
-        for picture in self._pictures(container, stream):
+        for picture in self._pictures(stream, packets or self._packets(container, stream)):
             time = seconds + step  # without times of their own, frames follow each other at the stream's rate
             if picture.pts is not None and not _guesses_times(container):
                 time = picture.pts * unit - start
@@ -304,6 +400,66 @@ class Video:
                     start = picture.pts * unit - (seconds + step)
             seconds = time if time > seconds else seconds + step
             yield picture, seconds
+
+
+def _pictures_needed(
+    packets: "Iterator[av.Packet[Stream]]",
+    stream: VideoStream,
+    timetable: Timetable,
+    times: Sequence[int],
+    *,
+    leave_out: bool,
+) -> Iterator[tuple[int, av.VideoFrame]]:
+    """The pictures shown at these times and those they depend on, in order, with their times, up to the first doubt.
+
+    leave_out: whether frames that no other refers to need not be decoded.
+    """
+    decoder, wanted = stream.codec_context, frozenset(times)
+    if not decoder.is_open:
+        stream.thread_type = "AUTO"
+    numbered = enumerate(packets)
+    num_read = 0
+    for needed in timetable.needed(times):
+        key_time = timetable.shown(needed.start)
+        is_sure = needed.start == 0  # from the first packet on it is what decoding everything does
+        read = itertools.islice(numbered, needed.stop - num_read)
+        num_read = needed.stop
+        for number, packet in itertools.chain(read, [(num_read, None)]):  # None empties the decoder
+            if packet is not None:
+                if packet.pts != timetable.shown(number) or packet.is_corrupt:
+                    return
+                if number < needed.start:
+                    continue
+                is_needed = not leave_out or number == needed.start or packet.pts in wanted
+                decoder.skip_frame = "DEFAULT" if is_needed else "NONREF"
+            try:
+                pictures = stream.decode(packet)
+            except av.FFmpegError:
+                return
+            for picture in pictures:
+                if picture.pts is None or picture.is_corrupt or (leave_out and picture.interlaced_frame):
+                    return  # the two fields of an interlaced picture can be packets of their own
+                if picture.pts == key_time and picture.key_frame and picture.pict_type == PictureType.I:
+                    is_sure = True
+                if is_sure:
+                    yield picture.pts, picture
+                elif picture.pts >= key_time:
+                    return
+        decoder.flush_buffers()
+
+
+def _clock(fps: float) -> Callable[[float], bool]:
+    """A function of ever more seconds: whether one of 0, 1/fps, 2/fps … has come since it was last called."""
+    next_tick = 0
+
+    def is_due(seconds: float) -> bool:
+        nonlocal next_tick
+        ticks = (seconds + _STAMP_ERROR) * fps
+        due = ticks >= next_tick
+        next_tick = math.floor(ticks) + 1 if due else next_tick
+        return due
+
+    return is_due
 
 
 def is_picture(path: str | os.PathLike[str]) -> bool:

@@ -28,7 +28,7 @@ from picknet.errors import PicknetError
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # boxes around the help would take half of the time that it takes
     help="Describe a video from the few frames that matter.",
 )
 for command in (caption, pick, stream, timeline, evaluate, calibrate, compare, report, train, export, info):

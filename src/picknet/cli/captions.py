@@ -1,5 +1,7 @@
 """`picknet caption` and `picknet info`."""
 
+import dataclasses
+import functools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from picknet.cli.arguments import (
+    BadUsage,
     Beam,
     Change,
     Frames,
@@ -25,9 +28,10 @@ from picknet.cli.arguments import (
     sheet_paths,
 )
 from picknet.cli.terminal import print_csv, progress, say, shown
+from picknet.errors import PicknetError
 
 if TYPE_CHECKING:
-    from picknet.captioner import Caption
+    from picknet.captioner import Caption, Captioner
     from picknet.figures import Thumbnail
     from picknet.picking import Pick, Picker
     from picknet.video import Frame
@@ -60,9 +64,12 @@ def caption(
     beam: Beam = None,
     frames: Frames = None,
     seed: Seed = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes that work on several videos at a time.")] = 1,
 ) -> None:
     """Write a sentence about each video."""
     check_numbers([picker], k, change)
+    if jobs > 1 and picker in (PickerName.random, PickerName.kmeans, PickerName.coin):
+        raise BadUsage(f"--jobs {jobs}: what {picker.value} picks depends on the videos before; it needs one process")
     videos, problems = find_videos(files)
     sheets = sheet_paths(sheet, videos) if sheet else [None] * len(videos)
     for problem in problems:
@@ -70,34 +77,81 @@ def caption(
     if not videos:
         raise typer.Exit(1)
 
-    from picknet.captioner import NothingToCaption, load
+    from picknet.captioner import NothingToCaption
+    from picknet.jobs import LostProcess, in_order
     from picknet.video import UnreadableVideo
 
-    captioner = load(model, style=style)
-    chosen = chosen_picker(picker, k=k, change=change, frames=frames, seed=seed, captioner=lambda: captioner)
+    captioning = _Captioning(model, style, picker, k, change, frames, seed, beam, candidates or 1)
+    jobs = min(jobs, len(videos))
+    if jobs == 1:
+        _ = captioning.picker  # what is wrong with the model is said before anything is written
     num_failed = len(problems)
     if format is CaptionFormat.csv:
         numbered = [f"{name}_{rank + 1}" for rank in range(candidates or 0) for name in ("candidate", "probability")]
         print_csv(["video", "caption", "confidence", "picks", "seconds", "frames_seen", "model", *numbered])
+    tasks = list(zip(videos, sheets, strict=True))
     with progress("captioning", len(videos)) as tick:
-        for video, sheet_path in zip(videos, sheets, strict=True):
-            watched = _Watched(chosen) if sheet_path else None
-            try:
-                result = captioner.caption(
-                    video, picker=watched or chosen, beam=beam, num_frames=frames, candidates=candidates or 1
-                )
-            except (UnreadableVideo, NothingToCaption) as error:
-                say(str(error))
+        for result in in_order(captioning, tasks, jobs=jobs, name=lambda task: str(task[0])):
+            if isinstance(result, UnreadableVideo | NothingToCaption | LostProcess):
+                say(str(result))
                 num_failed += 1
+            elif isinstance(result, PicknetError):
+                raise result
             else:
-                _print_caption(result, format=format, named=len(videos) > 1, num_candidates=candidates or 0)
-                if result.damage:
-                    say(f"{video}: {result.damage}; captioned what could be read")
-                if watched and sheet_path:
-                    _write_sheet(sheet_path, watched.seen, result)
+                caption, thumbnails, sheet_path = result
+                _print_caption(caption, format=format, named=len(videos) > 1, num_candidates=candidates or 0)
+                if caption.damage:
+                    say(f"{caption.video}: {caption.damage}; captioned what could be read")
+                if sheet_path:
+                    _write_sheet(sheet_path, thumbnails, caption)
             tick()
     if num_failed:
         raise typer.Exit(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Captioning:
+    """What is done with each video; it can be sent to another process, where the model is loaded anew."""
+
+    model: str | None
+    style: str | None
+    picker_name: PickerName
+    k: int | None
+    change: float | None
+    frames: int | None
+    seed: int
+    beam: int | None
+    candidates: int
+
+    def __call__(self, task: tuple[str, Path | None]) -> "tuple[Caption, list[Thumbnail], Path | None]":
+        """A video and where its sheet goes -> the caption, and what the sheet is made of"""
+        video, sheet_path = task
+        watched = _Watched(self.picker) if sheet_path else None
+        caption = self.captioner.caption(
+            video,
+            picker=watched or self.picker,
+            beam=self.beam,
+            num_frames=self.frames,
+            candidates=self.candidates,
+        )
+        return caption, watched.seen if watched else [], sheet_path
+
+    @functools.cached_property
+    def captioner(self) -> "Captioner":
+        from picknet.captioner import load
+
+        return load(self.model, style=self.style)
+
+    @functools.cached_property
+    def picker(self) -> "Picker":
+        return chosen_picker(
+            self.picker_name,
+            k=self.k,
+            change=self.change,
+            frames=self.frames,
+            seed=self.seed,
+            captioner=lambda: self.captioner,
+        )
 
 
 class _Watched:

@@ -1,0 +1,87 @@
+"""Videos to measure with, made from the sample: any size, any length, compressed as cameras and web sites do.
+
+They are H.264 with B-frames and a key frame at least every 250 frames, 25 frames a second. The sample is scaled, slowly
+panned, played forth and back, and given a little sensor noise, so that there is something to decode in every frame. A
+long video repeats some seconds of it, copied packet by packet: an hour is made in no time. What is made is kept.
+"""
+
+import itertools
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+from picknet.files import written_whole
+from picknet.video import Video
+
+SAMPLE = Path(__file__).resolve().parent.parent / "samples" / "cockatoo.mp4"
+FPS = 25
+X264 = {"preset": "veryfast", "crf": "23", "x264-params": "keyint=250:log-level=error"}
+NOISE = 2.0
+"""Standard deviation, in grey values."""
+PAN = 32
+"""Pixels that are cut off and panned over, at 720p."""
+LOOP_SECONDS = 17
+"""What a longer video repeats, and a large one, which takes long to compress, a tenth of it. An hour is no multiple of
+it, or the samples of an hour would all be key frames."""
+LARGE = 1920
+
+
+def make(folder: Path, *, width: int, height: int, seconds: float, source: Path = SAMPLE) -> Path:
+    """A video of this size and length, made unless it is in the folder already."""
+    path = folder / f"{source.stem}-{width}x{height}-{seconds:g}s.mp4"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        loop = LOOP_SECONDS / (10 if width >= LARGE else 1)
+        if seconds > loop:
+            _repeat(make(folder, width=width, height=height, seconds=loop, source=source), path, seconds)
+        else:
+            _encode(path, source, width, height, round(seconds * FPS))
+    return path
+
+
+def _encode(path: Path, source: Path, width: int, height: int, num_frames: int) -> None:
+    with written_whole(path) as temporary, av.open(str(temporary), "w") as output:
+        stream = output.add_stream("libx264", rate=FPS, options=X264)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        for number, pixels in enumerate(itertools.islice(_shown(source, width, height), num_frames)):
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts, frame.time_base = number, Fraction(1, FPS)
+            output.mux(stream.encode(frame))
+        output.mux(stream.encode(None))
+
+
+def _shown(source: Path, width: int, height: int) -> Iterator[NDArray[np.uint8]]:
+    """Frames without end: RGB (height, width, 3)."""
+    chance = np.random.default_rng(0)
+    # The noise of a sensor is new in every frame; cut anew from one large picture it is cheap.
+    noise = chance.normal(0, NOISE, (height + 64, width + 64, 1)).astype(np.int8)
+    margin = PAN * width // 1280 // 2 * 2
+    with Video(source) as video:
+        given = list(video.sample_evenly(count=10**6))
+        for number, place in enumerate(itertools.cycle([*range(len(given)), *reversed(range(len(given)))])):
+            larger = av.VideoFrame.from_ndarray(given[place].pixels(), format="rgb24").reformat(
+                width + margin, height + margin, interpolation="BICUBIC"
+            )
+            left, top = (round(margin / 2 * (1 + np.sin(number / period))) for period in (31, 43))
+            right, bottom = left + width, top + height
+            x, y = chance.integers(0, 64, 2)
+            pixels = larger.to_ndarray()[top:bottom, left:right] + noise[y : y + height, x : x + width].astype(np.int16)
+            yield np.clip(pixels, 0, 255).astype(np.uint8)
+
+
+def _repeat(loop: Path, path: Path, seconds: float) -> None:
+    with written_whole(path) as temporary, av.open(str(temporary), "w") as output, av.open(str(loop)) as given:
+        (video,) = given.streams.video
+        stream = output.add_stream_from_template(video, opaque=True)
+        length = round(video.frames / FPS / video.time_base)
+        for start in range(0, round(seconds / video.time_base), length):
+            given.seek(0)
+            for packet in given.demux(video):
+                if packet.size and start + packet.pts < seconds / video.time_base:
+                    packet.pts, packet.dts = start + packet.pts, start + packet.dts
+                    packet.stream = stream
+                    output.mux(packet)

@@ -1,0 +1,120 @@
+"""How things are timed here: in turns, many times, and compared within a turn.
+
+A machine is never quite idle, and what disturbs it lasts longer than a measurement. So the things to compare are run in
+turn, round after round; a ratio is the median over the rounds of the ratio within a round, told with its quartiles. CPU
+time, of all threads, stands beside the time by the clock: it is what remains comparable on a busy machine.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from picknet.files import write_text
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+WORK = ROOT / "build" / "benchmarks"
+"""Where the videos are made that are measured with."""
+PACKAGES = ("picknet", "numpy", "av", "openvino", "torch", "opencv-python-headless", "decord", "scenedetect-headless")
+
+Rounds = dict[str, list[tuple[float, float]]]
+"""For each thing that was timed (seconds by the clock, CPU seconds) of each round."""
+
+
+def in_turns(things: Mapping[str, Callable[[], object]], *, repeats: int) -> Rounds:
+    """Each thing once to warm up, then all of them in turn, `repeats` times."""
+    for thing in things.values():
+        thing()
+    rounds: Rounds = {name: [] for name in things}
+    for _ in range(repeats):
+        for name, thing in things.items():
+            start, cpu_start = time.perf_counter(), time.process_time()
+            thing()
+            rounds[name].append((time.perf_counter() - start, time.process_time() - cpu_start))
+    return rounds
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    """The median and the quartiles."""
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    return {"median": middle, "low": low, "high": high}
+
+
+def times(rounds: Rounds) -> dict[str, Any]:
+    """Milliseconds of each thing."""
+    return {
+        name: {
+            "wall_ms": summary([1000 * wall for wall, _ in measured]),
+            "cpu_ms": summary([1000 * cpu for _, cpu in measured]),
+        }
+        for name, measured in rounds.items()
+    }
+
+
+def ratio(rounds: Rounds, one: str, other: str) -> dict[str, Any]:
+    """How long one takes as a multiple of another, by the clock and in CPU time."""
+    pairs = list(zip(rounds[one], rounds[other], strict=True))
+    return {
+        "wall": summary([mine[0] / its[0] for mine, its in pairs]),
+        "cpu": summary([mine[1] / its[1] for mine, its in pairs]),
+    }
+
+
+def save(name: str, found: Mapping[str, Any], command: str) -> None:
+    """Keep what was found with all that it depends on, and print it."""
+    told = {"command": command, "commit": _commit(), "machine": _machine(), **found}
+    write_text(RESULTS / f"{name}.json", json.dumps(told, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+def parser(description: str | None, *, repeats: int) -> argparse.ArgumentParser:
+    """The options that all benchmarks have."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--work", type=Path, default=WORK, help="a folder for the videos to measure with")
+    made.add_argument("--repeats", type=int, default=repeats)
+    return made
+
+
+def _machine() -> dict[str, Any]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {
+        "processor": _processor(),
+        "cores": cores,
+        "load": load,
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        **{package: version for package in PACKAGES if (version := _version(package))},
+    }
+
+
+def _processor() -> str:
+    try:
+        told = subprocess.run(["lscpu"], capture_output=True, text=True).stdout
+    except OSError:
+        return platform.processor() or platform.machine()
+    facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+    return facts.get("Model name", platform.machine()).strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    try:
+        told = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    except OSError:
+        return None
+    return told.stdout.strip() or None

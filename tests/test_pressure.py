@@ -1,0 +1,76 @@
+"""Little memory, one core, one thread, a hundred videos: at most slower, never wrong."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import clips
+import pytest
+
+SAMPLE = Path(__file__).resolve().parents[1] / "samples" / "cockatoo.mp4"
+GIGABYTE = 1_000_000_000
+
+SHIPPED = """
+import resource, sys
+import picknet
+caption = picknet.load().caption(sys.argv[1])
+print(caption.text, [pick.index for pick in caption.picks])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+"""
+ONE_CORE = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+
+HUNDRED = """
+import os, sys
+import picknet
+captioner = picknet.load(sys.argv[1])
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+for number in range(100):
+    try:
+        captioner.caption(sys.argv[2 + number % (len(sys.argv) - 2)])
+    except picknet.PicknetError:
+        pass
+    if number == 29:  # by then the allocator has seen what there is to see
+        files, memory = len(os.listdir("/proc/self/fd")), resident()
+print(len(os.listdir("/proc/self/fd")) - files, resident() - memory, len(os.listdir("/proc/self/task")))
+"""
+
+
+def said(program: str, *arguments: str, **environment: str) -> list[str]:
+    finished = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=True,
+    )
+    return finished.stdout.splitlines()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not tell which cores are ours")
+def test_one_core_one_thread_and_little_memory_say_the_same() -> None:
+    plain, peak = said(SHIPPED, str(SAMPLE))
+    assert int(peak) < 0.8 * GIGABYTE  # so that it lives where a container allows one gigabyte
+    assert said(ONE_CORE + SHIPPED, str(SAMPLE))[0] == plain
+    assert said(SHIPPED, str(SAMPLE), OMP_NUM_THREADS="1")[0] == plain
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="files and memory are counted under /proc")
+def test_a_hundred_videos_leave_no_file_open_and_no_memory_taken(tmp_path: Path, model_folder: Path) -> None:
+    whole = clips.write_clip(tmp_path / "whole.mp4")
+    cut = tmp_path / "cut.mkv"
+    cut.write_bytes(clips.write_clip(tmp_path / "long.mkv").read_bytes()[:3000])
+    (tmp_path / "text.mp4").write_text("no video")
+    counted = clips.write_packed_avi(tmp_path / "counted.avi")
+    damaged = clips.remux(whole, tmp_path / "damaged.mp4", ruined={20, 21, 40})
+    videos = [whole, cut, tmp_path / "text.mp4", counted, damaged]
+    (line,) = said(HUNDRED, str(model_folder), *map(str, videos))
+    files, memory, threads = map(int, line.split())
+    assert files == 0
+    assert memory < 20_000_000
+    assert threads < 4 * (os.cpu_count() or 1) + 8
