@@ -38,7 +38,9 @@ def told(facts: Facts) -> str:
     versions = ", ".join(f"{name} {machine[name]}" for name in ("python", "av", "openvino", "torch") if name in machine)
     load = f", load {machine['load']:.1f} at the end" if machine["load"] is not None else ""
     where = f"{machine['processor']}, {machine['cores']} cores{load}; {versions}"
-    return f"`{facts['command']}` at {facts['commit']}, on {where}."
+    busy = machine["load"] is not None and machine["load"] > machine["cores"] + 1
+    warning = " **The machine was busy with other work: times by the clock say little, CPU times more.**" if busy else ""
+    return f"`{facts['command']}` at {facts['commit']}, on {where}.{warning}"
 
 
 def spread(found: Facts, form: str = ".2f", unit: str = "") -> str:
