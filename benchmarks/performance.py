@@ -38,7 +38,9 @@ def told(facts: Facts) -> str:
     versions = ", ".join(f"{name} {machine[name]}" for name in ("python", "av", "openvino", "torch") if name in machine)
     load = f", load {machine['load']:.1f} at the end" if machine["load"] is not None else ""
     where = f"{machine['processor']}, {machine['cores']} cores{load}; {versions}"
-    return f"`{facts['command']}` at {facts['commit']}, on {where}."
+    busy = machine["load"] is not None and machine["load"] > machine["cores"] + 1
+    warning = " **The machine was busy with other work: the clock says little, CPU time more.**" if busy else ""
+    return f"`{facts['command']}` at {facts['commit']}, on {where}.{warning}"
 
 
 def spread(found: Facts, form: str = ".2f", unit: str = "") -> str:
@@ -68,7 +70,8 @@ def goals(captioning: Facts | None, starting: Facts | None, growing: Facts | Non
         found = spread(starting["memory_mb"][name], ".0f", " MB")
         cells.append([f"peak memory above import, {name}", f"{bound} MB", found, "–"])
     for name, bound in (("picknet --help", 300), ("import picknet", 100), ("first caption", 1500)) if starting else ():
-        cells.append([name, f"{bound} ms", spread(starting["times"][name]["wall_ms"], ".0f", " ms"), "–"])
+        columns = (spread(starting["times"][name][kind], ".0f", " ms") for kind in ("wall_ms", "cpu_ms"))
+        cells.append([name, f"{bound} ms", *columns])
     return markdown_table(cells)
 
 
