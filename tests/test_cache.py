@@ -56,7 +56,7 @@ def test_what_is_kept_comes_back(place: Path) -> None:
     assert cache.kept("a") is None
     cache.keep("a", b"content")
     assert cache.kept("a") == b"content"
-    assert [entry.name for entry in place.iterdir()] == ["a"]
+    assert [entry.name for entry in place.iterdir()] == ["a.picknet"]
 
 
 @pytest.mark.parametrize(
@@ -64,19 +64,23 @@ def test_what_is_kept_comes_back(place: Path) -> None:
 )
 def test_what_was_changed_is_not_there(place: Path, damage) -> None:
     cache.keep("a", b"content")
-    (place / "a").write_bytes(damage((place / "a").read_bytes()))
+    (place / "a.picknet").write_bytes(damage((place / "a.picknet").read_bytes()))
     assert cache.kept("a") is None
     cache.keep("a", b"content")
     assert cache.kept("a") == b"content"
 
 
-def test_the_entries_not_used_for_longest_go(place: Path) -> None:
+def test_the_entries_not_used_for_longest_go_and_what_is_not_ours_stays(place: Path) -> None:
+    place.mkdir()
+    (place / "letter.txt").write_text("to whom it may concern")
+    os.utime(place / "letter.txt", (0, 0))
     for number in range(cache.MAX_ENTRIES):
         cache.keep(f"{number}", b"")
-        os.utime(place / f"{number}", (number, number))
+        os.utime(place / f"{number}.picknet", (number, number))
     assert cache.kept("0") == b""  # used just now
     cache.keep("new", b"")
-    assert {entry.name for entry in place.iterdir()} == {"new", "0", *map(str, range(2, cache.MAX_ENTRIES))}
+    kept = ["new", "0", *map(str, range(2, cache.MAX_ENTRIES))]
+    assert {entry.name for entry in place.iterdir()} == {"letter.txt", *(f"{name}.picknet" for name in kept)}
 
 
 def test_an_empty_name_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +127,7 @@ def test_other_weights_compile_anew(
 def test_what_openvino_refuses_is_made_again(place: Path, model_folder: Path, compilations: list[str]) -> None:
     right = features(model_folder)
     (entry,) = place.iterdir()
-    cache.keep(entry.name, b"not a compiled graph, but kept as it was")
+    cache.keep(entry.stem, b"not a compiled graph, but kept as it was")
     np.testing.assert_array_equal(features(model_folder), right)
     np.testing.assert_array_equal(features(model_folder), right)
     assert len(compilations) == 2

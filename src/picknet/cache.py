@@ -14,6 +14,8 @@ from picknet.files import UnwritableFile, written_whole
 
 MAX_ENTRIES = 12
 """Those not used for longest are deleted. A model takes two, of some 10 MB together."""
+SUFFIX = ".picknet"
+"""Of the entries' files. Whatever else lies in the folder is somebody else's."""
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
 
@@ -37,9 +39,9 @@ def kept(name: str) -> bytes | None:
     if place is None:
         return None
     try:
-        data = (place / name).read_bytes()
+        data = (place / f"{name}{SUFFIX}").read_bytes()
         with contextlib.suppress(OSError):
-            os.utime(place / name)
+            os.utime(place / f"{name}{SUFFIX}")
     except OSError:
         return None
     digest, content = data[:_DIGEST_SIZE], memoryview(data)[_DIGEST_SIZE:]
@@ -51,13 +53,12 @@ def keep(name: str, content: bytes) -> None:
     place = folder()
     if place is None:
         return
-    with contextlib.suppress(UnwritableFile), written_whole(place / name) as temporary, temporary.open("wb") as file:
-        file.write(hashlib.sha256(content).digest())
-        file.write(content)
+    with contextlib.suppress(UnwritableFile), written_whole(place / f"{name}{SUFFIX}") as temporary:
+        temporary.write_bytes(hashlib.sha256(content).digest() + content)
     _prune(place)
 
 
 def _prune(place: Path) -> None:
     with contextlib.suppress(OSError):  # another process may be at the same
-        for entry in sorted(place.iterdir(), key=lambda entry: entry.stat().st_mtime)[:-MAX_ENTRIES]:
+        for entry in sorted(place.glob(f"*{SUFFIX}"), key=lambda entry: entry.stat().st_mtime)[:-MAX_ENTRIES]:
             entry.unlink()
