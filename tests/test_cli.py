@@ -1104,7 +1104,7 @@ def test_the_bar_of_many_videos_is_on_standard_error_and_only_for_people(
 
         picker = None
 
-    monkeypatch.setattr("picknet.captioner.load", lambda model: Deaf())
+    monkeypatch.setattr("picknet.captioner.load", lambda model, style: Deaf())
     assert picknet("caption", clips / "cat.mp4", clips / "dog.mkv").err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")

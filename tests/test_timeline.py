@@ -435,7 +435,7 @@ def run(capsys, *arguments):
 
 @pytest.fixture
 def timeline(capsys, model_folder, monkeypatch, captioner):
-    monkeypatch.setattr("picknet.captioner.load", lambda model: captioner)
+    monkeypatch.setattr("picknet.captioner.load", lambda model, style: captioner)
     return lambda *arguments: run(capsys, "timeline", *arguments)
 
 
@@ -521,6 +521,7 @@ def test_a_file_that_was_there_stays_when_the_new_one_cannot_be_finished(timelin
         raise KeyboardInterrupt
 
     monkeypatch.setattr("picknet.captioner.Captioner.timeline", interrupted)
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # from then on Ctrl-C would be ignored, here as well
     assert timeline(film, "--out", out) == (130, "", "picknet: interrupted\n")
     assert out.read_text() == "before"
     assert os.listdir(tmp_path) == ["film.srt"]
