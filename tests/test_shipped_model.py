@@ -62,6 +62,19 @@ def test_graphs_and_pytorch_pick_the_same_frames_and_write_the_same_words(path, 
     assert caption.text == vocabulary.decode(words[0].tolist())
 
 
+def test_its_policy_is_pytorchs_though_it_leaves_out_what_has_no_say(captioner, network):
+    picknet = network[0].picknet
+    rng = np.random.default_rng(0)
+    glances, templates = rng.integers(0, 256, (2, 9, 56, 56), dtype=np.uint8)
+    waits = np.linspace(0, 2, 9, dtype=np.float32)
+    with torch.inference_mode():
+        logits = picknet(torch.from_numpy(glances), torch.from_numpy(templates), torch.from_numpy(waits))
+    expected = logits.softmax(1)[:, 1].numpy()
+    assert captioner.runtime.policy(glances, templates, waits) == pytest.approx(expected, abs=1e-6)
+    if picknet.is_blind:
+        assert b"Conv" not in (FOLDER / "policy.onnx").read_bytes()
+
+
 def test_the_stream_of_a_file_ends_where_the_offline_caption_of_its_frames_does(captioner):
     with Video(ROOT / "samples" / "cockatoo.mp4") as video:
         frames = list(video.sample_by_time(fps=1.0))

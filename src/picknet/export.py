@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from picknet.config import Config, ModelConfig, load_config, to_toml
 from picknet.files import UnwritableFile, write_text, written_whole
-from picknet.model import Network, State
+from picknet.model import Network, State, StridePickNet
 from picknet.runtime import WEIGHTS, BadModel
 from picknet.text import Vocabulary
 from picknet.video import GLANCE_SIZE
@@ -120,8 +120,12 @@ class _PolicyGraph(_Graph):
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.picknet = network.picknet
+        self.blind = isinstance(self.picknet, StridePickNet) and self.picknet.is_blind
 
     def forward(self, glances: Tensor, templates: Tensor, waits: Tensor) -> Tensor:
+        if self.blind:  # what would be multiplied by zero need not be computed
+            assert isinstance(self.picknet, StridePickNet)
+            return self.picknet.clock(waits, self.picknet.decide.bias)
         logits: Tensor = self.picknet(glances, templates, waits)
         return logits
 

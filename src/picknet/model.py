@@ -138,8 +138,16 @@ class StridePickNet(PickNet):
 
     def _logits(self, seen: Tensor, template: Tensor, wait: Tensor) -> Tensor:
         hidden = torch.relu(self.hidden(torch.cat([seen, seen - template], dim=1)))
-        pick = self.sharpness * (wait - 1) + self.decide(hidden)[:, 0]
+        return self.clock(wait, self.decide(hidden)[:, 0])
+
+    def clock(self, wait: Tensor, q: Tensor) -> Tensor:
+        pick = self.sharpness * (wait - 1) + q
         return torch.stack([torch.zeros_like(pick), pick], dim=1)
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether q is the same whatever is seen, as it is before anything is learned."""
+        return not self.decide.weight.any()
 
     def _forced(self, t: int, counts: Tensor, any_pick: Tensor, gap: Tensor) -> Tensor:
         """The last frame is picked where no other was."""
