@@ -64,8 +64,9 @@ PARTS = ("config.toml", "words.txt", "card.json", WEIGHTS, *(f"{graph}.onnx" for
 PRECISION = {"cnn": "f16", "policy": "f32", "encoder": "f32", "decoder": "f32"}
 """What each graph computes in, where the processor can; a processor without f16 takes f32.
 
-On ARM, f16 makes EfficientNet-Lite2 1.7 times as fast. It changes 3 of MSVD's 99 validation captions, none for the
-worse by CIDEr; the other graphs are cheap, and f32 keeps their sums exact over many steps.
+On ARM, f16 makes EfficientNet-Lite2 1.7 times as fast. It changes the words of 4 of MSVD's 99 validation captions
+(docs/performance.md shows them) and no pick. The other graphs are cheap, and f32 keeps their sums exact over many
+steps.
 """
 SMALL = frozenset({"policy", "encoder"})
 """Graphs that take less time than it takes two threads to meet."""
