@@ -35,11 +35,7 @@ def captions(paths: Sequence[Path]) -> Iterator[tuple[Caption, Caption]]:
 def plainly_sampled(path: Path, captioner: Captioner) -> Iterator[Frame]:
     """The samples of a video, by decoding everything."""
     with Video(path) as video:
-        times = video._presentation_times()
-        num_frames = len(times) if times else video._count_frames()
-        count = min(captioner.config.video.num_frames, num_frames)
-        wanted = [(2 * i + 1) * num_frames // (2 * count) for i in range(count)]
-        yield from video._at_positions(wanted, times)
+        yield from video._at_positions(*video._middles(captioner.config.video.num_frames))
 
 
 @contextmanager

@@ -51,14 +51,13 @@ from picknet.captioner import Captioner, load
 from picknet.charts import COLOURS, GREEN, Line, Panel, line_chart
 from picknet.datasets import load_split
 from picknet.files import write_text, written_whole
-from picknet.judging import Look, described
+from picknet.judging import Choice, Look, described
 from picknet.metrics import Cider
 from picknet.picking import BudgetPicker, KMeansPicker, Picker, RandomPicker, UniformPicker, learned_picker
 from picknet.text import tokenise
 from picknet.video import Frame
 
 Array = NDArray[Any]
-Choice = tuple[int, ...]
 BUDGETS = range(2, 13)
 FILM_BUDGETS = (5, 10, 15)
 NUM_DRAWS = 3

@@ -98,7 +98,10 @@ class BareSplit:
     crop: Crop | None = None
 
     def of(self, split: Split) -> "BareSplit":
-        """Another split of clips that all have their frames here, known by their files."""
+        """Another split of clips that all have their frames here, known by their files.
+
+        Clips that are missing here have to be named by their files, too.
+        """
         places = {clip.path: place for place, clip in enumerate(self.clips)}
         unread = {clip.name: clip.reason for clip in self.missing}
         clips = tuple(clip for clip in split.clips if clip.path in places)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from picknet.connection import PATIENCE, Address, Broken, Connection, UnreachableSource, recognised
 from picknet.errors import PicknetError
-from picknet.video import Frame, UnreadableVideo, Video
+from picknet.video import Frame, UnreadableVideo, Video, metronome
 
 Pixels = NDArray[np.uint8]
 LiveSource = str | os.PathLike[str] | int | Iterable[Frame | Pixels]
@@ -35,8 +35,6 @@ FIRST_DELAY, LONGEST_DELAY = 1.0, 30.0
 
 _LOG = logging.getLogger("picknet")
 
-_STAMP_ERROR = 0.0005
-"""Seconds by which a container may round a frame's time."""
 _TOLERATED_STEP_BACK = 0.3
 """Seconds by which a time stamp may be late without having been set back."""
 _TOLERATED_LEAP = 10.0
@@ -93,7 +91,7 @@ class Live:
         self._handover = _Handover()
         self._arrived: float | None = None
         self._lost_at: float | None = None
-        self._next_tick = 0
+        self._is_due = metronome(fps)
         self.num_frames = 0
         """Handed over so far."""
         self.seconds = 0.0
@@ -205,13 +203,13 @@ class Live:
 
     def _stamped(self, items: Iterable[Frame | Pixels]) -> "Iterator[_Moment]":
         """Frames from anywhere with the time at which they came, where one is wanted."""
-        start = None
+        start, next_tick = None, 0
         for item in items:
             now = time.monotonic()
             start = now if start is None else start
             ticks = (now - start) * self._fps
-            if ticks >= self._next_tick:
-                self._next_tick = math.floor(ticks) + 1
+            if ticks >= next_tick:
+                next_tick = math.floor(ticks) + 1
                 frame = item if isinstance(item, Frame) else Frame.from_pixels(item, index=0, seconds=now - start)
                 yield _Moment(frame, now)
 
@@ -264,10 +262,8 @@ class Live:
                 self.num_reconnects, self._lost_at = self.num_reconnects + 1, None
             if connection.undecodable and not self._damage:
                 self._damage = f"some of its data cannot be decoded, the first after {seconds:.1f} s"
-            ticks = (seconds + _STAMP_ERROR) * self._fps
-            if ticks < self._next_tick:
+            if not self._is_due(seconds):
                 continue
-            self._next_tick = math.floor(ticks) + 1
             if not (connection.waits or connection.arrives):
                 self._handover.sleep(start + seconds - time.monotonic())
                 arrived = time.monotonic()

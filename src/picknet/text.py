@@ -167,11 +167,11 @@ class Vocabulary:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The sentence that `ids` spell up to the first `EOS`; `PAD` and what a sentence begins with are skipped."""
-        words = []
+        words, skipped = [], {PAD, BOS, *self.styles.values()}
         for word_id in ids:
             if word_id == EOS:
                 break
-            if word_id not in (BOS, PAD, *self.styles.values()):
+            if word_id not in skipped:
                 words.append(self.words[word_id])
         return " ".join(words)
 

@@ -124,6 +124,8 @@ def train(
             told = f"{len(sights[-1].clips)} clips of the {split.name} split, {len(missing)} missing"
             note(f"{told} (clips.json lists them; first: {missing[0].name}: {missing[0].reason})")
     _write_clips(folder, splits, sights)
+    if not judges:
+        pool = None  # its frames are let go with the sights
     prepared: Data[Any] = prepare(sights[0], sights[1], vocabulary, config, target)
     del sights
 
@@ -241,8 +243,10 @@ def _bench(
         settings = dataclasses.replace(settings, video=config.video)
         judged = dataclasses.replace(split, clips=clips, missing=())
         if settings.supervision.cnn_learning_rate:
-            fits = pool is not None and settings.model.image_size == config.model.image_size
-            bare = pool.of(judged) if pool and fits else _bare(judged, settings, cache, device, lambda: None)
+            if pool and settings.model.image_size == config.model.image_size:
+                bare = pool.of(judged)
+            else:
+                bare = _bare(judged, settings, cache, device, lambda: None)
             part = bare.seen(network.cnn, config.video.num_frames)
         else:
             part = see(judged, network.cnn, settings, cache=cache).to(device)

@@ -195,16 +195,8 @@ class Video:
         in and all others keep their places, evenly spaced; a long damage leaves a gap, so fewer frames come. Packets
         without a presentation time of their own cannot be trusted to be frames: such a file is decoded once to count.
         """
-        times = self._presentation_times()
-        num_frames = len(times) if times else self._count_frames()
-        count = min(count, num_frames)
-        wanted = [(2 * i + 1) * num_frames // (2 * count) for i in range(count)]
-        num_seen = 0
-        for frame in self._seen_at(wanted, times):
-            yield frame
-            num_seen += 1
-        if num_seen < count:
-            yield from itertools.islice(self._at_positions(wanted, times), num_seen, None)
+        wanted, times = self._middles(count)
+        yield from self._seen_at_or(self._at_positions(wanted, times), wanted, times)
 
     def sample_by_time(self, *, fps: float = 1.0) -> Iterator[Frame]:
         """Yield, as it is decoded, the first frame at or after each of 0, 1/fps, 2/fps … seconds.
@@ -214,14 +206,27 @@ class Video:
         times = self._presentation_times()
         wanted: list[int] = []
         if times and times[0] == self._start:
-            is_due = _clock(fps)
+            is_due = metronome(fps)
             wanted = [position for position, time in enumerate(times) if is_due((time - times[0]) * self._unit)]
+        yield from self._seen_at_or(self._at_ticks(fps), wanted, times)
+
+    def _seen_at_or(
+        self, by_decoding_everything: Iterator[Frame], wanted: Sequence[int], times: Sequence[int] | None
+    ) -> Iterator[Frame]:
+        """Those of `_seen_at`; where they end before the last of them, the others as they come otherwise."""
         num_seen = 0
         for frame in self._seen_at(wanted, times):
             yield frame
             num_seen += 1
         if num_seen < len(wanted) or not wanted:
-            yield from itertools.islice(self._at_ticks(fps), num_seen, None)
+            yield from itertools.islice(by_decoding_everything, num_seen, None)
+
+    def _middles(self, count: int) -> tuple[list[int], list[int] | None]:
+        """The positions of the frames that `sample_evenly` yields, and when all frames are shown."""
+        times = self._presentation_times()
+        num_frames = len(times) if times else self._count_frames()
+        count = min(count, num_frames)
+        return [(2 * i + 1) * num_frames // (2 * count) for i in range(count)], times
 
     def _at_positions(self, wanted: Sequence[int], times: Sequence[int] | None) -> Iterator[Frame]:
         """The frames at these positions, or those that stand in for them, by decoding everything."""
@@ -241,7 +246,7 @@ class Video:
     def _at_ticks(self, fps: float) -> Iterator[Frame]:
         """Those that `sample_by_time` yields, by decoding everything."""
         with self._reading() as (container, stream):
-            index, is_due = 0, _clock(fps)
+            index, is_due = 0, metronome(fps)
             for number, (picture, seconds) in enumerate(self._frames(container, stream)):
                 if is_due(seconds):
                     yield self._frame(picture, index=index, seconds=seconds, number=number)
@@ -448,7 +453,7 @@ def _pictures_needed(
         decoder.flush_buffers()
 
 
-def _clock(fps: float) -> Callable[[float], bool]:
+def metronome(fps: float) -> Callable[[float], bool]:
     """A function of ever more seconds: whether one of 0, 1/fps, 2/fps … has come since it was last called."""
     next_tick = 0
 
