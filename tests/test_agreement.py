@@ -12,8 +12,6 @@ ROOT = Path(__file__).resolve().parents[1]
 MSVD = ROOT.parent / "shared" / "msvd" / "videos"
 SAMPLE = ROOT / "samples" / "cockatoo.mp4"
 NUM_CLIPS = 8
-MAX_OTHER_WORDS = 1
-"""In 16 bits the CNN's features are off by some 2%, which tips the scale where two sentences are about as good."""
 
 
 @pytest.fixture
@@ -32,18 +30,18 @@ def some_clips() -> list[Path]:
 
 
 def test_the_sample_is_told_as_by_the_plain_way(agreement) -> None:
-    ((fast, plain),) = agreement.captions([SAMPLE])
+    ((fast, plain, _),) = agreement.captions([SAMPLE])
     assert fast.text == plain.text
     assert [pick.index for pick in fast.picks] == [pick.index for pick in plain.picks]
     assert [pick.seconds for pick in fast.picks] == [pick.seconds for pick in plain.picks]
 
 
 def test_real_clips_are_told_as_by_the_plain_way(agreement) -> None:
-    pairs = list(agreement.captions(some_clips()))
-    for fast, plain in pairs:
+    found = list(agreement.captions(some_clips()))
+    for fast, plain, _ in found:
         assert [pick.index for pick in fast.picks] == [pick.index for pick in plain.picks]
         assert fast.frames_seen == plain.frames_seen
-    assert sum(fast.text != plain.text for fast, plain in pairs) <= MAX_OTHER_WORDS
+    assert [fast.text for fast, _, _ in found] == [plain.text for _, plain, _ in found]
 
 
 def test_real_clips_are_seen_as_by_the_plain_way(agreement) -> None:

@@ -19,6 +19,8 @@ from picknet.captioner import (
     BadSetting,
     NothingToCaption,
     _content,
+    _highest,
+    _Memory,
     all_endings,
     beam_search,
     greedy,
@@ -69,7 +71,7 @@ def test_a_wide_beam_finds_the_sentence_that_an_exhaustive_search_finds(seed, ex
     decoder = RandomDecoder(seed)
     every = [list(words) for length in range(4) for words in itertools.product(WORDS, repeat=length)]
     best = max(every, key=lambda words: decoder.log_probability(words) / (len(words) + 1) ** exponent)
-    words, log_probability = beam_search(decoder, START, beam=100, max_words=3, length_exponent=exponent)
+    (words, log_probability), *_ = beam_search(decoder, START, beam=100, max_words=3, length_exponent=exponent)
     assert words == best
     assert log_probability == pytest.approx(decoder.log_probability(best), abs=1e-12)
 
@@ -86,7 +88,7 @@ def test_a_beam_of_one_takes_the_likeliest_word_at_every_step(seed):
             break
         greedy.append(word)
         history = history * 10 + word
-    assert beam_search(decoder, START, beam=1, max_words=6, length_exponent=0.7)[0] == greedy
+    assert beam_search(decoder, START, beam=1, max_words=6, length_exponent=0.7)[0].words == greedy
 
 
 def test_many_videos_are_written_together_as_each_alone():
@@ -124,15 +126,16 @@ def table_decoder(table, num_words=7):
 def test_a_beam_of_two_escapes_the_greedy_trap():
     # Greedy: 4 (0.6), then <eos> (0.5): 0.3 in all. Better: 5 (0.4), then <eos> (0.9): 0.36.
     step = table_decoder({BOS: {4: 0.6, 5: 0.4}, 4: {EOS: 0.5, 6: 0.5}, 5: {EOS: 0.9, 6: 0.1}, 6: {EOS: 1.0}})
-    assert beam_search(step, START, beam=1, max_words=5, length_exponent=0.7) == ([4], pytest.approx(math.log(0.3)))
-    assert beam_search(step, START, beam=2, max_words=5, length_exponent=0) == ([5], pytest.approx(math.log(0.36)))
+    assert beam_search(step, START, beam=1, max_words=5, length_exponent=0.7) == [([4], pytest.approx(math.log(0.3)))]
+    best, *_ = beam_search(step, START, beam=2, max_words=5, length_exponent=0)
+    assert best == ([5], pytest.approx(math.log(0.36)))
 
 
 def test_the_length_exponent_lets_a_longer_sentence_win():
     # "4 <eos>" has log 0.5 = -0.69 over 2 words, "4 5 6 <eos>" log 0.4 = -0.92 over 4: -0.35 a word against -0.23.
     step = table_decoder({BOS: {4: 1.0}, 4: {EOS: 0.5, 5: 0.4, 6: 0.1}, 5: {6: 1.0}, 6: {EOS: 1.0}})
-    assert beam_search(step, START, beam=2, max_words=5, length_exponent=0)[0] == [4]
-    assert beam_search(step, START, beam=2, max_words=5, length_exponent=1)[0] == [4, 5, 6]
+    assert beam_search(step, START, beam=2, max_words=5, length_exponent=0)[0].words == [4]
+    assert beam_search(step, START, beam=2, max_words=5, length_exponent=1)[0].words == [4, 5, 6]
 
 
 @pytest.mark.parametrize("beam", [1, 2, 50])
@@ -143,7 +146,7 @@ def test_padding_bos_and_unk_are_never_written_and_the_sentence_is_never_too_lon
         probabilities[:, 5] = 0.07
         return np.log(probabilities), states
 
-    words, log_probability = beam_search(step, START, beam=beam, max_words=4, length_exponent=1.0)
+    (words, log_probability), *_ = beam_search(step, START, beam=beam, max_words=4, length_exponent=1.0)
     assert set(words) <= {4, 5, 6}
     assert len(words) <= 4
     if beam == 1:
@@ -166,7 +169,41 @@ def test_the_best_of_all_endings_of_a_beam_is_what_its_search_gives(beam):
     for seed in range(8):
         endings = all_endings(RandomDecoder(seed), START, beam=beam, max_words=6)
         best = max(endings, key=lambda ending: ending.score(0.7))
-        assert beam_search(RandomDecoder(seed), START, beam=beam, max_words=6, length_exponent=0.7) == best
+        found = beam_search(RandomDecoder(seed), START, beam=beam, max_words=6, length_exponent=0.7)
+        assert found[0] == best
+        assert found == sorted(found, key=lambda ending: -ending.score(0.7))
+
+
+def test_an_open_sentence_is_given_five_more_words():
+    # "4 <eos>" against a sentence that is sure to go on, and pays once: the longer the better.
+    going_on = {word: {word + 1: 1.0} for word in range(5, 20)}
+    step = table_decoder({BOS: {4: 0.5, 5: 0.5}, 4: {EOS: 1.0}, **going_on, 20: {EOS: 1.0}}, num_words=21)
+    for max_words in (20, 5):
+        found = beam_search(step, START, beam=2, max_words=max_words, length_exponent=1)
+        assert [4] in [ending.words for ending in found]
+    # It costs log 0.5 as well, over 17 words instead of 2; it is waited for since five more words would do.
+    assert beam_search(step, START, beam=2, max_words=20, length_exponent=1)[0].words == list(range(5, 21))
+    # Where even five more would not, it is not.
+    step = table_decoder({BOS: {4: 0.9, 5: 0.1}, 4: {EOS: 1.0}, **going_on, 20: {EOS: 1.0}}, num_words=21)
+    asked = []
+
+    def counted(words, states):
+        asked.append(words)
+        return step(words, states)
+
+    assert [ending.words for ending in beam_search(counted, START, beam=2, max_words=20, length_exponent=1)] == [[4]]
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (5, 300), (3, 64), (40, 11)])
+def test_the_highest_are_found_as_by_sorting_everything(shape):
+    rng = np.random.default_rng(0)
+    for values in (rng.standard_normal(shape), rng.integers(0, 4, shape).astype(float), np.full(shape, -math.inf)):
+        values[0, 0] = -math.inf
+        for count in (1, 5, min(40, values.size)):
+            expected = sorted(range(values.size), key=lambda place: (-values.ravel()[place], place))[:count]
+            rows, columns = _highest(values, min(count, values.size))
+            assert (rows * shape[1] + columns).tolist() == expected[: values.size]
 
 
 def test_an_impossible_sentence_is_no_ending():
@@ -262,6 +299,81 @@ def test_only_picked_frames_are_turned_into_pixels(captioner, frames, monkeypatc
     monkeypatch.setattr(Frame, "pixels", lambda frame, size=None: seen.append(frame.index) or pixels(frame, size))
     captioner.caption(frames, picker=UniformPicker(3))
     assert seen == [2, 6, 10]
+
+
+@pytest.fixture
+def rounding(captioner, monkeypatch):
+    """A captioner that believes its CNN to round; looking again is counted, and says something else."""
+    looked_again = []
+    monkeypatch.setattr(Runtime, "rounds", True)
+    exactly = captioner.runtime.exact_features
+    monkeypatch.setattr(
+        captioner.runtime, "exact_features", lambda pixels: looked_again.append(len(pixels)) or -exactly(pixels)
+    )
+    return captioner, looked_again
+
+
+def test_a_close_call_is_looked_at_again_in_32_bits(rounding, frames, monkeypatch):
+    captioner, looked_again = rounding
+    monkeypatch.setattr(captioner_module, "CLOSE_CALL", 0.0)
+    sure = captioner.caption(frames, picker=changes(), beam=3)
+    assert looked_again == []
+    monkeypatch.setattr(captioner_module, "CLOSE_CALL", math.inf)
+    caption = captioner.caption(frames, picker=changes(), beam=3)
+    assert looked_again == [1, 1, 1, 1]
+    assert caption.picks == sure.picks
+    exact = captioner.runtime.start()
+    for place in (0, 3, 6, 9):
+        pixels = frames[place].pixels(captioner.config.model.image_size)[None]
+        exact = captioner.runtime.encode(captioner.runtime.exact_features(pixels), exact)
+    assert caption.text == captioner.describe(exact, beam=3).text
+    assert caption.log_probability == captioner.describe(exact, beam=3).log_probability != sure.log_probability
+
+
+def test_a_stream_looks_at_no_frame_a_third_time(rounding, frames, monkeypatch):
+    captioner, looked_again = rounding
+    monkeypatch.setattr(captioner_module, "CLOSE_CALL", math.inf)
+    updates = list(captioner.stream(frames, picker=changes(), beam=3, new_scene=one_scene))
+    assert looked_again == [1, 1, 1, 1]
+    assert updates[-1].text == captioner.caption(frames, picker=changes(), beam=3).text
+
+
+def test_of_an_endless_scene_no_more_frames_are_kept_than_a_clip_has_samples(captioner, frames):
+    memory = _Memory(captioner.runtime)
+    num_frames = captioner.config.video.num_frames
+    for _, frame in zip(range(num_frames), itertools.cycle(frames)):
+        memory.look_at(frame)
+    assert memory.exact_state() is not None
+    for _, frame in zip(range(num_frames + 1), itertools.cycle(frames)):
+        memory.look_at(frame)
+    assert memory.exact_state() is None
+    assert len(memory._pixels) == num_frames
+    assert memory.state().h.shape == (1, captioner.config.model.state_size)
+
+
+def test_frames_looked_at_side_by_side_are_taken_in_in_their_order(captioner, frames):
+    memory, state = _Memory(captioner.runtime), captioner.runtime.start()
+    for frame in frames:
+        memory.look_at(frame)
+        state = captioner.runtime.encode(captioner.features(frame), state)
+    np.testing.assert_allclose(memory.state().h, state.h, atol=1e-6)
+
+
+def test_of_a_planned_caption_only_the_picks_are_decoded(captioner, tmp_path, monkeypatch):
+    path = write_clip(tmp_path / "clip.mp4")
+    seen = []
+    glance = Frame.glance
+    monkeypatch.setattr(Frame, "glance", lambda frame: seen.append(frame.index) or glance(frame))
+    planned = captioner.caption(path, picker=UniformPicker(3))
+    assert seen == []
+
+    class Looking:
+        def pick(self, frames):
+            return UniformPicker(3).pick(frames)
+
+    looking = captioner.caption(path, picker=Looking())
+    assert planned == looking
+    assert planned.frames_seen == 30
 
 
 def test_the_memory_depends_on_every_pick_and_their_order(captioner, frames):

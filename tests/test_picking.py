@@ -15,10 +15,12 @@ from picknet.picking import (
     KMeansPicker,
     Pick,
     PickNetPicker,
+    Plan,
     RandomPicker,
     SceneChangePicker,
     StridePicker,
     UniformPicker,
+    planned,
 )
 from picknet.video import GLANCE_SIZE, Frame
 
@@ -351,3 +353,66 @@ def test_impossible_distances_and_changes_are_refused():
             StridePicker(clock_policy, stride=stride)
     with pytest.raises(BadPicker, match=r"^change is 256: from 0 to 255 grey values are possible$"):
         SceneChangePicker(256)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: StridePicker(clock_policy, stride=3.5, looks=False),
+        lambda: StridePicker(clock_policy, stride=4.0, first_pick=0, looks=False),
+        lambda: EveryNthPicker(2.6),
+        lambda: EveryNthPicker(100),
+        lambda: UniformPicker(4),
+        lambda: UniformPicker(5, ends=True),
+        lambda: RandomPicker(4, seed=2),
+    ],
+)
+def test_a_plan_is_what_is_picked_when_the_frames_are_seen(make):
+    for count in (1, 2, 3, 7, 30):
+        looking, planning = make(), make()
+        plan = planned(planning, count)
+        assert plan is not None
+        assert plan.count == count
+        seen = [pick for _, pick in looking.pick(grey_frames(range(count)))]
+        assert [pick for _, pick in plan.pick(grey_frames(range(count)))] == seen
+        # Those alone that it asks for will do.
+        asked_for = (frame for frame in grey_frames(range(count)) if frame.index in plan.probabilities)
+        assert [pick for _, pick in plan.pick(asked_for)] == seen
+
+
+@pytest.mark.parametrize(
+    "picker",
+    [
+        PickNetPicker(brightness_policy),
+        StridePicker(hasty_policy, stride=3),
+        AllPicker(),
+        CoinPicker(),
+        SceneChangePicker(10),
+        KMeansPicker(2, features=lambda frame: frame.glance().ravel()),
+    ],
+)
+def test_who_has_to_look_has_no_plan(picker):
+    assert planned(picker, 30) is None
+
+
+def test_of_no_frames_there_is_no_plan():
+    assert planned(UniformPicker(3), 0) is None
+
+
+def test_a_plan_whose_frames_do_not_come_takes_the_last_that_does():
+    plan = Plan(30, {20: None, 25: None})
+    assert [pick.index for _, pick in plan.pick(grey_frames(range(12)))] == [11]
+    assert [pick.index for _, pick in plan.pick(grey_frames(range(22)))] == [20]
+    assert list(plan.pick([])) == []
+
+
+def test_a_clock_is_asked_once_for_all_videos_of_a_length():
+    asked = []
+
+    def policy(glances, templates, waits):
+        asked.append(waits)
+        return clock_policy(glances, templates, waits)
+
+    picker = StridePicker(policy, stride=3, looks=False)
+    assert planned(picker, 10) is planned(picker, 10)
+    assert len(asked) == 10

@@ -68,8 +68,36 @@ def test_features_are_those_of_the_pytorch_network(either, network, monkeypatch)
     assert near.shape == (3, either.config.model.grid**2, 1280)
     assert np.linalg.norm(near - expected) < 0.05 * np.linalg.norm(expected)
     monkeypatch.setitem(PRECISION, "cnn", "f32")
-    found = Runtime(either.folder).features(pixels)
-    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+    plain = Runtime(either.folder)
+    assert not plain.rounds
+    for found in (plain.features(pixels), either.exact_features(pixels)):
+        assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+def test_frames_looked_at_side_by_side_have_the_features_they_have_one_by_one(either):
+    pixels = np.random.default_rng(4).integers(0, 256, (8, 64, 64, 3), dtype=np.uint8)
+    before = pixels.copy()
+    alone = [either.look(one).features() for one in pixels]
+    assert len({features.tobytes() for features in alone}) == 8
+    for order in (range(8), (3, 0, 1, 2, 7, 6, 5, 4), range(7, -1, -1)):
+        looks = [either.look(one) for one in pixels]
+        for place in order:
+            np.testing.assert_array_equal(looks[place].features(), alone[place])
+            assert looks[place].is_over
+        # A look that nobody waits for does no harm to those that follow.
+        given_up = either.look(np.zeros_like(pixels[0]))
+        del given_up
+    np.testing.assert_array_equal(either.features(pixels), np.concatenate(alone))
+    either.exact_features(pixels[:1])
+    np.testing.assert_array_equal(pixels, before)
+
+
+def test_a_policy_that_has_learned_nothing_is_known_not_to_look(model_folder, attending_folder):
+    from picknet.captioner import load
+
+    assert Runtime(model_folder).policy_looks
+    assert Runtime(attending_folder).policy_looks
+    assert not load().runtime.policy_looks  # the model that is shipped
 
 
 def test_the_probability_of_picking_is_the_softmax_of_the_policys_logits(either, network):
@@ -193,7 +221,7 @@ def test_without_attention_no_frame_is_kept(runtime):
 def test_only_the_graphs_in_use_are_compiled(model_folder):
     runtime = Runtime(model_folder)
     runtime.encode(np.zeros((1, 1, 1280), np.float32), runtime.start())
-    assert list(runtime._requests) == ["encoder"]
+    assert [name for name, _ in runtime._requests] == ["encoder"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends itself Ctrl-C as POSIX knows it")

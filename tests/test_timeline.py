@@ -138,7 +138,10 @@ def first_only():
 @pytest.fixture
 def literal(captioner, monkeypatch):
     """A captioner whose sentence is its memory: the same for the same picks, another for others."""
-    monkeypatch.setattr(captioner, "describe", lambda state, beam: Sentence(state.h.tobytes().hex(), -1.0))
+    def said(memory, count, beam):
+        return (Sentence(memory.state().h.tobytes().hex(), -1.0),)
+
+    monkeypatch.setattr(captioner, "_said", said)
     return captioner
 
 

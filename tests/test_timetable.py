@@ -155,6 +155,41 @@ def test_the_frames_are_those_that_decoding_everything_gives(tmp_path: Path, nam
                 assert frame.seconds == pytest.approx(seconds - plain[0][1], abs=1e-9)
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_some_of_the_frames_are_the_same_as_among_all_of_them(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, *KINDS[name])
+    with Video(path) as video:
+        every = list(video.sample_evenly(count=20))
+    with Video(path) as video:
+        assert video.num_samples(20) == 20
+        some = list(video.sample_evenly(count=20, only={3, 4, 17}))
+        assert video.damage is None
+    assert [frame.index for frame in some] == [3, 4, 17]
+    for frame in some:
+        assert (frame.seconds, frame.number) == (every[frame.index].seconds, every[frame.index].number)
+        np.testing.assert_array_equal(frame.pixels(), every[frame.index].pixels())
+
+
+def test_nothing_is_decoded_after_the_last_frame_wanted(tmp_path: Path) -> None:
+    """A file whose second half is rubbish, which goes unnoticed."""
+    path = write(tmp_path / "clip.mp4", *KINDS["h264.mp4"])
+    damaged = clips.remux(path, tmp_path / "damaged.mp4", ruined=set(range(80, NUM_FRAMES)))
+    with Video(damaged) as video:
+        assert [frame.index for frame in video.sample_evenly(count=10, only={1, 2})] == [1, 2]
+        assert video.damage is None
+        list(video.sample_evenly(count=10))
+        assert video.damage is not None
+
+
+def test_where_no_wanted_frame_can_be_had_it_is_the_last_that_can(tmp_path: Path) -> None:
+    path = write(tmp_path / "clip.mp4", *KINDS["h264.mp4"])
+    damaged = clips.remux(path, tmp_path / "damaged.mp4", ruined=set(range(80, NUM_FRAMES)))
+    with Video(damaged) as video:
+        (frame,) = video.sample_evenly(count=10, only={9})
+        assert 0 < frame.seconds < 4
+        assert video.damage is not None
+
+
 @pytest.mark.parametrize("name", ["h264.mp4", "open-groups.mkv", "mpeg2.m2ts", "no-key-frames.mp4", "mpeg4.avi"])
 @pytest.mark.parametrize("fps", [0.7, 2.0, 50.0])
 def test_the_frames_of_a_clock_are_those_that_decoding_everything_gives(tmp_path: Path, name: str, fps: float) -> None:
@@ -184,11 +219,11 @@ def test_a_file_that_reads_otherwise_the_second_time_is_decoded_in_full(tmp_path
     with Video(path) as video:
         right = [frame.pixels() for frame in video.sample_evenly(count=5)]
     with Video(path) as video:
-        times = video._presentation_times()
+        times = video._times
         assert times is not None
         # As if a packet had been shown at another time: the frames wanted stay the same, being other packets.
         video._timetable._shown[70] += 1
-        first_and_last = [times.index(video._timetable.shown(number)) for number in (0, 149)]
-        assert [frame.index for frame in video._seen_at(first_and_last, times)] == [0]
+        first_and_last = {index: times.index(video._timetable.shown(number)) for index, number in ((0, 0), (1, 149))}
+        assert [frame.index for frame in video._seen_at(first_and_last)] == [0]
         again = [frame.pixels() for frame in video.sample_evenly(count=5)]
     np.testing.assert_array_equal(again, right)

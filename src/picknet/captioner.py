@@ -25,8 +25,8 @@ from picknet.config import VideoConfig
 from picknet.connection import without_password
 from picknet.errors import PicknetError
 from picknet.live import BadSetting, Live, LiveSource, checked_fps
-from picknet.picking import BudgetPicker, Pick, Picker, SceneWatch, learned_picker
-from picknet.runtime import BadModel, Runtime, State
+from picknet.picking import BudgetPicker, Pick, Picker, Plan, SceneWatch, learned_picker, planned
+from picknet.runtime import BadModel, Look, Runtime, State
 from picknet.text import BOS, EOS, NEVER_WRITTEN
 from picknet.timeline import PATIENCE, Segment, parts, readable
 from picknet.video import GLANCE_SIZE, Frame, Video
@@ -46,6 +46,12 @@ SHIPPED = Path(__file__).parent / "models"
 DEFAULT_MODEL = "msvd"
 
 MAX_CANDIDATES = 50
+CLOSE_CALL = 0.02
+"""Two sentences whose scores differ by less are told apart in 32 bits; what the CNN rounds, it rounds by less."""
+BLOCK = 64
+"""Log-probabilities that are looked at together to find the highest."""
+MORE_WORDS = 5
+"""So many more words an open sentence is given to become better than the best that has ended."""
 EMPTY_WORDS = frozenset(
     word
     for line in """
@@ -144,7 +150,7 @@ class Captioner:
             possible = ", ".join(runtime.vocabulary.styles) or "none but its own"
             raise BadSetting(f"style is {style!r}, which the model {name} does not know; it knows: {possible}")
         self._begin = runtime.vocabulary.styles[style] if style else BOS
-        self.picker = learned_picker(runtime.policy, runtime.config.model)
+        self.picker = learned_picker(runtime.policy, runtime.config.model, looks=runtime.policy_looks)
 
     def caption(
         self,
@@ -162,19 +168,16 @@ class Captioner:
         beam = self._checked_beam(beam)
         if not 1 <= candidates <= MAX_CANDIDATES:
             raise BadSetting(f"candidates is {candidates}: 1 to {MAX_CANDIDATES} are possible")
-        state, picks = self.runtime.start(), []
-        with _opened(video, _evenly(num_frames, self.config.video)) as frames:
-            for pick, following in self._walk(frames, picker):
-                picks.append(pick)
-                state = following
+        with _opened(video, _evenly(num_frames, self.config.video), picker or self.picker) as frames:
+            picks, memory = self._remembered(frames)
             damage = frames.damage
         if not picks:
             raise NothingToCaption(f"{frames.name}: there is no frame to caption")
-        sentences = self.candidates(state, count=candidates, beam=beam)
+        sentences = self._said(memory, count=candidates, beam=beam)
         best = sentences[0]
         return Caption(
             best.text,
-            tuple(picks),
+            picks,
             frames.seen,
             frames.name,
             self.name,
@@ -211,12 +214,14 @@ class Captioner:
         max_picks = math.inf if new_scene else self.config.video.num_frames
         text, num_picks = None, 0
         with live:
-            frames = _Frames(live.name, live, live)
+            frames = _Frames(live.name, live, picker or self.picker, live)
             for scene, shown in enumerate(frames.scenes(new_scene or SceneWatch())):
-                for place, (pick, state) in enumerate(self._walk(shown, picker), start=1):
+                memory = _Memory(self.runtime)
+                for place, (frame, pick) in enumerate(frames.picker.pick(shown), start=1):
+                    memory.look_at(frame)
                     if place == max_picks:
                         frames.scene += 1  # begins with the next frame
-                    before, sentence = text, self.describe(state, beam=beam)
+                    before, sentence = text, self._said(memory, count=1, beam=beam)[0]
                     text = sentence.text
                     num_picks += 1
                     yield Update(
@@ -241,26 +246,23 @@ class Captioner:
         described once, when all of its picks are known, and if it is long in several parts, as `timeline.py` has it.
         """
         beam = self._checked_beam(beam)
-        with _opened(video, _by_time(fps)) as frames:
-            yield from readable(self._parts(frames, picker, beam=beam, step=1 / fps))
+        with _opened(video, _by_time(fps), picker or self.picker) as frames:
+            yield from readable(self._parts(frames, beam=beam, step=1 / fps))
 
-    def _parts(self, frames: "_Frames", picker: Picker | None, *, beam: int, step: float) -> Iterator[Segment]:
+    def _parts(self, frames: "_Frames", *, beam: int, step: float) -> Iterator[Segment]:
         """Every scene, or part of one, however short. step: how long the last frame is shown, if nothing else tells."""
         before: Segment | None = None
         for scene in frames.scenes(SceneWatch(patience=PATIENCE), hindsight=PATIENCE - 1):
             for part in parts(scene):
                 first = next(part)
-                state, picks = self.runtime.start(), []
-                for pick, following in self._walk(itertools.chain([first], part), picker):
-                    picks.append(pick)
-                    state = following
+                picks, memory = self._remembered(frames, itertools.chain([first], part))
                 if not picks:  # by a picker that may find nothing: what came before goes on
                     continue
                 if before:
                     yield dataclasses.replace(before, end=first.seconds)
-                sentence = self.describe(state, beam=beam)
+                sentence = self._said(memory, count=1, beam=beam)[0]
                 sure = self._confidence(sentence)
-                before = Segment(first.seconds, first.seconds, sentence.text, sure, tuple(picks), frames.damage)
+                before = Segment(first.seconds, first.seconds, sentence.text, sure, picks, frames.damage)
         if before:
             yield dataclasses.replace(before, end=frames.end(step), damage=frames.damage)
 
@@ -298,12 +300,29 @@ class Captioner:
         is twice as wide as they are many: half of what it finds says the same in other words. Empty words, and other
         endings of a word, do not count as another word.
         """
-        step, start, beam = self._step(state), np.zeros_like(state.h), self._checked_beam(beam)
-        max_words, exponent, begin = self.config.text.max_words, self.config.length_exponent, self._begin
-        found = [beam_search(step, start, beam=beam, max_words=max_words, length_exponent=exponent, begin=begin)]
+        return self._candidates(state, self._endings(state, beam=beam), count=count, beam=beam)
+
+    def _endings(self, state: State, *, beam: int | None) -> "list[Ending]":
+        """What a beam search finds for one video's memory."""
+        return beam_search(
+            self._step(state),
+            np.zeros_like(state.h),
+            beam=self._checked_beam(beam),
+            max_words=self.config.text.max_words,
+            length_exponent=self.config.length_exponent,
+            begin=self._begin,
+        )
+
+    def _candidates(
+        self, state: State, endings: "list[Ending]", *, count: int, beam: int | None
+    ) -> tuple[Sentence, ...]:
+        found = endings[:1]
         if count > 1:
-            others = all_endings(step, start, beam=max(beam, 2 * count), max_words=max_words, begin=begin)
-            found += sorted(others, key=lambda other: -other.score(exponent))
+            wide, max_words = max(self._checked_beam(beam), 2 * count), self.config.text.max_words
+            others = all_endings(
+                self._step(state), np.zeros_like(state.h), beam=wide, max_words=max_words, begin=self._begin
+            )
+            found += sorted(others, key=lambda other: -other.score(self.config.length_exponent))
         sentences: list[Sentence] = []
         said: set[str] = set()
         for words, log_probability in found:
@@ -317,12 +336,26 @@ class Captioner:
     def _step(self, memory: State) -> Step:
         return lambda words, states: self.runtime.decode(words, memory, states)
 
-    def _walk(self, scene: Iterable[Frame], picker: Picker | None) -> Iterator[tuple[Pick, State]]:
-        """Each pick of a scene, and the memory of the scene once its frame is in it."""
-        state = self.runtime.start()
-        for frame, pick in (picker or self.picker).pick(scene):
-            state = self.runtime.encode(self.features(frame), state)
-            yield pick, state
+    def _remembered(
+        self, frames: "_Frames", scene: Iterable[Frame] | None = None
+    ) -> tuple[tuple[Pick, ...], "_Memory"]:
+        """The picks among the frames, or among those of a scene, and what is remembered of them."""
+        memory = _Memory(self.runtime)
+        picks = []
+        for frame, pick in frames.picker.pick(frames if scene is None else scene):
+            memory.look_at(frame)
+            picks.append(pick)
+        return tuple(picks), memory
+
+    def _said(self, memory: "_Memory", *, count: int, beam: int) -> tuple[Sentence, ...]:
+        """`candidates` for what is remembered; where it is a close call, after another look at it."""
+        state = memory.state()
+        endings = self._endings(state, beam=beam)
+        if self.runtime.rounds and len(endings) > 1:
+            scores = [ending.score(self.config.length_exponent) for ending in endings[:2]]
+            if scores[0] - scores[1] < CLOSE_CALL and (exact := memory.exact_state()):
+                state, endings = exact, self._endings(exact, beam=beam)
+        return self._candidates(state, endings, count=count, beam=beam)
 
     def _confidence(self, sentence: Sentence) -> float | None:
         return self.confidence.of(sentence.text, sentence.log_probability) if self.confidence else None
@@ -332,11 +365,57 @@ class Captioner:
         size = self.config.model.image_size
         blank = Frame.from_pixels(np.zeros((size, size, 3), np.uint8), index=0, seconds=0.0)
         self.runtime.policy(blank.glance()[None], blank.glance()[None], np.zeros(1, np.float32))
-        self.describe(self.runtime.encode(self.features(blank), self.runtime.start()), beam=beam)
+        memory = _Memory(self.runtime)
+        memory.look_at(blank)
+        self.describe(memory.state(), beam=beam)
+        if self.runtime.rounds:
+            memory.exact_state()
 
     def _checked_beam(self, beam: int | None) -> int:
         # The config knows which beams are possible.
         return self.config.beam if beam is None else dataclasses.replace(self.config, beam=beam).beam
+
+
+class _Memory:
+    """What is kept of a scene's picks: the encoder's state, with all that has come through the CNN so far.
+
+    For a close call the frames are kept as well, up to as many as a clip has samples.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._state = self._exact_state = runtime.start()
+        self._looks: deque[Look] = deque()
+        """Not yet in the state."""
+        self._pixels: deque[Array] = deque(maxlen=runtime.config.video.num_frames)
+        """Not yet in the exact state."""
+        self._is_too_long = False
+
+    def look_at(self, frame: Frame) -> None:
+        """Have the CNN begin with a frame; whoever waits for the next one need not wait for this."""
+        pixels = frame.pixels(self._runtime.config.model.image_size)
+        self._looks.append(self._runtime.look(pixels))
+        self._is_too_long |= len(self._pixels) == self._pixels.maxlen
+        self._pixels.append(pixels)
+        while self._looks and self._looks[0].is_over:
+            self._take_in()
+
+    def state(self) -> State:
+        while self._looks:
+            self._take_in()
+        return self._state
+
+    def exact_state(self) -> State | None:
+        """The state after the same frames, all in 32 bits; None if they are too many."""
+        if self._is_too_long:
+            return None
+        while self._pixels:
+            features = self._runtime.exact_features(self._pixels.popleft()[None])
+            self._exact_state = self._runtime.encode(features, self._exact_state)
+        return self._exact_state
+
+    def _take_in(self) -> None:
+        self._state = self._runtime.encode(self._looks.popleft().features(), self._state)
 
 
 class Ending(NamedTuple):
@@ -353,19 +432,20 @@ class Ending(NamedTuple):
 
 def beam_search(
     step: Step, state: Array, *, beam: int, max_words: int, length_exponent: float, begin: int = BOS
-) -> Ending:
-    """The best sentence of at most `max_words` words; a beam of 1 is greedy. state: (1, S)"""
+) -> list[Ending]:
+    """Sentences of at most `max_words` words, the best first; a beam of 1 is greedy, and finds one. state: (1, S)"""
     if beam == 1:
-        return greedy(lambda rows: step, state, max_words=max_words, begin=begin)[0]
-    best, best_score = Ending([], -math.inf), -math.inf
-    for endings, open_log_probability in _beam_steps(step, state, beam=beam, max_words=max_words, begin=begin):
-        for ending in endings[:1]:  # they are in order and of one length: the first is the best of them
-            if (score := ending.score(length_exponent)) > best_score:
-                best, best_score = ending, score
-        # More words only lower log P, so no open sentence can score above its log P now over the greatest length.
-        if open_log_probability / (max_words + 1) ** length_exponent <= best_score:
+        return greedy(lambda rows: step, state, max_words=max_words, begin=begin)
+    found: list[Ending] = []
+    best_score = -math.inf
+    steps = _beam_steps(step, state, beam=beam, max_words=max_words, begin=begin)
+    for length, (endings, open_log_probability) in enumerate(steps, start=1):
+        found += endings
+        best_score = max([best_score, *(ending.score(length_exponent) for ending in endings)])
+        # More words only lower log P, so no open sentence can score above its log P now over its greatest length.
+        if open_log_probability / min(length + MORE_WORDS, max_words + 1) ** length_exponent <= best_score:
             break
-    return best
+    return sorted(found, key=lambda ending: -ending.score(length_exponent)) or [Ending([], -math.inf)]
 
 
 def greedy(
@@ -444,8 +524,11 @@ def _longer(totals: Array, log_probabilities: Array, *, ending: bool) -> Array:
 def _highest(candidates: Array, count: int) -> tuple[Array, Array]:
     """candidates: (n, V) -> rows and columns of the `count` highest, highest first; of equals the earlier"""
     flat = candidates.ravel()
-    chosen = np.argpartition(-flat, count - 1)[:count]
-    chosen = chosen[np.lexsort((chosen, -flat[chosen]))]
+    # Of as many blocks as are wanted, each has a value that is at least this high: nothing lower need be sorted.
+    highest_of_blocks = np.maximum.reduceat(flat, np.arange(0, len(flat), BLOCK))
+    enough = np.partition(highest_of_blocks, -count)[-count] if count <= len(highest_of_blocks) else -math.inf
+    chosen = np.flatnonzero(flat >= enough)
+    chosen = chosen[np.lexsort((chosen, -flat[chosen]))][:count]
     return np.divmod(chosen, candidates.shape[1])
 
 
@@ -528,8 +611,8 @@ def picked(
     elif chosen is None:
         captioner = load(model)
         chosen, sample = captioner.picker, _evenly(num_frames, captioner.config.video)
-    with _opened(video, sample) as frames:
-        kept = list(chosen.pick(_told(frames, seen)))
+    with _opened(video, sample, chosen) as frames:
+        kept = list(frames.picker.pick(_told(frames, seen)))
         if exact and len(kept) != budget:
             raise BadSetting(f"{frames.name}: exactly {budget} frames were asked for, and it has {frames.seen}")
         if budget is not None and picker is not None:
@@ -548,18 +631,21 @@ def _told(frames: Iterable[Frame], seen: Callable[[float], object]) -> Iterator[
 class _Frames:
     """Frames on their way to a picker, counted as they pass, scene by scene where scenes are told apart."""
 
-    def __init__(self, name: str, frames: Iterable[Frame], video: Video | Live | None = None) -> None:
+    def __init__(
+        self, name: str, frames: Iterable[Frame], picker: Picker, video: Video | Live | None = None
+    ) -> None:
         self.name = name
-        self.seen = 0
+        self.picker = picker
         self.scene = 0
         """Which scene the next frame belongs to. Whoever raises it begins a new one."""
         self._frames = frames
+        self._passed = 0
         self._video = video
         self._last = self._gap = 0.0
 
     def __iter__(self) -> Iterator[Frame]:
         for frame in self._frames:
-            self.seen += 1
+            self._passed += 1
             self._last, self._gap = frame.seconds, frame.seconds - self._last
             yield frame
 
@@ -582,6 +668,11 @@ class _Frames:
         return (scene for _, scene in itertools.groupby(passing(), key=lambda _: self.scene))
 
     @property
+    def seen(self) -> int:
+        """How many were sampled so far, among them those that a plan can do without."""
+        return self.picker.count if isinstance(self.picker, Plan) else self._passed
+
+    @property
     def damage(self) -> str | None:
         return self._video.damage if self._video else None
 
@@ -594,32 +685,45 @@ class _Frames:
         return stored if stored and stored > self._last else self._last + (self._gap or step)
 
 
-def _evenly(num_frames: int | None, settings: VideoConfig) -> Callable[[Video], Iterator[Frame]]:
+Sample = Callable[[Video, Picker], tuple[Iterable[Frame], Picker]]
+"""A video and who is to pick from it -> the frames to be seen, and who picks from these."""
+
+
+def _evenly(num_frames: int | None, settings: VideoConfig) -> Sample:
     count = settings.num_frames if num_frames is None else num_frames
     if count < 1:
         raise BadSetting(f"num_frames is {count}: at least 1 frame is needed")
-    return lambda video: video.sample_evenly(count=count)
+
+    def sample(video: Video, picker: Picker) -> tuple[Iterable[Frame], Picker]:
+        plan = planned(picker, video.num_samples(count))
+        return video.sample_evenly(count=count, only=plan.probabilities if plan else None), plan or picker
+
+    return sample
 
 
-def _by_time(fps: float) -> Callable[[Video], Iterator[Frame]]:
+def _by_time(fps: float) -> Sample:
     fps = checked_fps(fps)
-    return lambda video: video.sample_by_time(fps=fps)
+    return lambda video, picker: (video.sample_by_time(fps=fps), picker)
 
 
-def _every_second(budget: int) -> Callable[[Video], Iterator[Frame]]:
+def _every_second(budget: int) -> Sample:
     """A frame a second, so that nothing goes unseen; of a short video more, so that there is a choice."""
     least = max(VideoConfig().num_frames, 2 * budget)
-    return lambda video: video.sample_by_time(fps=max(1.0, least / video.seconds) if video.seconds else 1.0)
+
+    def sample(video: Video, picker: Picker) -> tuple[Iterable[Frame], Picker]:
+        return video.sample_by_time(fps=max(1.0, least / video.seconds) if video.seconds else 1.0), picker
+
+    return sample
 
 
 @contextlib.contextmanager
-def _opened(source: Source, sample: Callable[[Video], Iterable[Frame]]) -> Iterator[_Frames]:
+def _opened(source: Source, sample: Sample, picker: Picker) -> Iterator[_Frames]:
     """The frames sampled from a video that is open for as long as the block lasts, or the frames given as they are."""
     if isinstance(source, str | os.PathLike):
         if "://" in os.fspath(source) and not os.path.lexists(source):
             name = without_password(os.fspath(source))
             raise BadSetting(f"{name}: an address, which may have no end; `stream` describes those")
         with Video(source) as video:
-            yield _Frames(os.fspath(source), sample(video), video)
+            yield _Frames(os.fspath(source), *sample(video, picker), video)
     else:
-        yield _Frames("frames", source)
+        yield _Frames("frames", source, picker)

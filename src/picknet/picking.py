@@ -2,17 +2,20 @@
 
 A picker is a lazy filter over frames. PickNet, every n-th, a coin, scene changes and "all of them" decide frame by
 frame and never look ahead, so they can follow a live stream; uniform, random-k and k-means have to see the last frame
-before they can name the first. The budget's picker reads a video once and holds one frame more than it may pick, but
-names its picks only at the end, since what is yet to come may be worth more.
+before they can name the first. A picker that need not look at frames at all can say beforehand which it will pick. The
+budget's picker reads a video once and holds one frame more than it may pick, but names its picks only at the end, since
+what is yet to come may be worth more.
 """
 
 import dataclasses
+import functools
+import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +79,40 @@ class Picker(Protocol):
         ...
 
 
+@runtime_checkable
+class Planner(Picker, Protocol):
+    """A picker that may know what it will pick before it has seen a frame, so that no other need be decoded."""
+
+    def plan(self, count: int) -> "Plan | None":
+        """What it will pick of so many frames; None if it has to look at them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be picked of `count` frames: their indexes, and the probability of each as in a `Pick`.
+
+    It is a picker itself. Should none of them come, because the video is damaged, it takes the last frame that does.
+    """
+
+    count: int
+    probabilities: Mapping[int, float | None]
+
+    def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
+        any_pick, frame = False, None
+        for frame in frames:
+            if frame.index in self.probabilities:
+                any_pick = True
+                yield _picked(frame, self.probabilities[frame.index])
+        if frame is not None and not any_pick:
+            yield _picked(frame)
+
+
+def planned(picker: Picker, count: int) -> Plan | None:
+    """What a picker will pick of so many frames, if it can tell."""
+    return picker.plan(count) if isinstance(picker, Planner) and count else None
+
+
 Policy = Callable[[Array, Array, Array], Array]
 """glances (n, 56, 56) uint8, templates (n, 56, 56) uint8, waits (n,) -> probabilities of picking (n,)
 
@@ -122,8 +159,15 @@ class StridePicker:
     """
 
     def __init__(
-        self, policy: Policy, *, stride: float, first_pick: float = math.inf, threshold: float = 0.5
+        self,
+        policy: Policy,
+        *,
+        stride: float,
+        first_pick: float = math.inf,
+        threshold: float = 0.5,
+        looks: bool = True,
     ) -> None:
+        """looks: whether the policy depends on glances. One that has learned nothing from them goes by its clock."""
         if not 0 <= threshold <= 1:
             raise BadPicker(f"threshold is {threshold}: from 0 (pick all) to 1 (only the last) is possible")
         if not stride >= 1:
@@ -132,6 +176,15 @@ class StridePicker:
         self._stride = stride
         self._first_gap = first_gap(stride, first_pick)
         self._threshold = threshold
+        self._plan = None if looks else functools.lru_cache(self._planned)
+
+    def plan(self, count: int) -> Plan | None:
+        return self._plan(count) if self._plan else None
+
+    def _planned(self, count: int) -> Plan:
+        black = np.zeros((GLANCE_SIZE, GLANCE_SIZE, 3), np.uint8)
+        anything = (Frame.from_pixels(black, index=index, seconds=0.0) for index in range(count))
+        return Plan(count, {pick.index: pick.probability for _, pick in self.pick(anything)})
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
         template: Array | None = None
@@ -161,11 +214,11 @@ def first_gap(stride: float, first_pick: float) -> float:
     return max(1 + stride / 2, stride - first_pick + 0.5)
 
 
-def learned_picker(policy: Policy, model: ModelConfig) -> Picker:
-    """The picker that a model was trained with."""
+def learned_picker(policy: Policy, model: ModelConfig, *, looks: bool = True) -> Picker:
+    """The picker that a model was trained with. looks: as in `StridePicker`."""
     if model.picker == "stride":
         return StridePicker(
-            policy, stride=model.stride, first_pick=model.first_pick, threshold=model.pick_threshold
+            policy, stride=model.stride, first_pick=model.first_pick, threshold=model.pick_threshold, looks=looks
         )
     return PickNetPicker(policy, threshold=model.pick_threshold, max_gap=model.max_gap or None)
 
@@ -211,15 +264,22 @@ class EveryNthPicker:
             raise BadPicker(f"n is {n}: 1 (pick all) or more is possible")
         self._n = Fraction(n).limit_denominator(1000)  # 30 / 7 is meant, not the nearest binary number
 
+    def plan(self, count: int) -> Plan:
+        picked = list(itertools.takewhile(lambda position: position < count, self._positions()))
+        return Plan(count, dict.fromkeys(picked or [count - 1]))
+
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
-        num_picks = 0
-        frame = None
+        positions = self._positions()
+        any_pick, frame, due = False, None, next(positions)
         for position, frame in enumerate(frames):
-            if position == (2 * num_picks + 1) * self._n // 2:
-                num_picks += 1
+            if position == due:
+                any_pick, due = True, next(positions)
                 yield _picked(frame)
-        if frame is not None and not num_picks:
+        if frame is not None and not any_pick:
             yield _picked(frame)
+
+    def _positions(self) -> Iterator[int]:
+        return ((2 * i + 1) * self._n // 2 for i in itertools.count())
 
 
 class SceneChangePicker:
@@ -249,15 +309,19 @@ class UniformPicker:
         self._k = _checked(k)
         self._ends = ends
 
+    def plan(self, count: int) -> Plan:
+        return Plan(count, dict.fromkeys(self._positions(count)))
+
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
         every = list(frames)
-        k = min(self._k, len(every))
+        yield from (_picked(every[position]) for position in self._positions(len(every)))
+
+    def _positions(self, count: int) -> list[int]:
+        k = min(self._k, count)
         if self._ends and k > 1:
             # i (n − 1) / (k − 1), rounded, halves upwards, in whole numbers.
-            positions = [(2 * i * (len(every) - 1) + k - 1) // (2 * (k - 1)) for i in range(k)]
-        else:
-            positions = [(2 * i + 1) * len(every) // (2 * k) for i in range(k)]
-        yield from (_picked(every[position]) for position in positions)
+            return [(2 * i * (count - 1) + k - 1) // (2 * (k - 1)) for i in range(k)]
+        return [(2 * i + 1) * count // (2 * k) for i in range(k)]
 
 
 class RandomPicker:
@@ -267,10 +331,18 @@ class RandomPicker:
         self._k = _checked(k)
         self._generator = np.random.default_rng(seed)
 
+    def plan(self, count: int) -> Plan:
+        return Plan(count, dict.fromkeys(self._positions(count)))
+
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
         every = list(frames)
-        positions = self._generator.choice(len(every), size=min(self._k, len(every)), replace=False) if every else ()
-        yield from (_picked(every[position]) for position in sorted(positions))
+        yield from (_picked(every[position]) for position in self._positions(len(every)))
+
+    def _positions(self, count: int) -> list[int]:
+        """Others with every call."""
+        if not count:
+            return []
+        return sorted(self._generator.choice(count, size=min(self._k, count), replace=False).tolist())
 
 
 class KMeansPicker:

@@ -64,9 +64,8 @@ PARTS = ("config.toml", "words.txt", "card.json", WEIGHTS, *(f"{graph}.onnx" for
 PRECISION = {"cnn": "f16", "policy": "f32", "encoder": "f32", "decoder": "f32"}
 """What each graph computes in, where the processor can; a processor without f16 takes f32.
 
-On ARM, f16 makes EfficientNet-Lite2 1.7 times as fast. It changes the words of 4 of MSVD's 99 validation captions
-(docs/performance.md shows them) and no pick. The other graphs are cheap, and f32 keeps their sums exact over many
-steps.
+On ARM, f16 makes EfficientNet-Lite2 1.7 times as fast, and its features some 3 % other than those of f32. The other
+graphs are cheap, and f32 keeps their sums exact over many steps.
 """
 SMALL = frozenset({"policy", "encoder"})
 """Graphs that take less time than it takes two threads to meet."""
@@ -97,6 +96,25 @@ class State(NamedTuple):
         return State(*(part[rows] for part in self))
 
 
+class Look:
+    """A frame on its way through the CNN, beside whatever else is done in the meantime."""
+
+    def __init__(self, request: Any, idle: list[Any]) -> None:
+        self._request = request
+        self._idle = idle
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self._request.wait_for(0))
+
+    def features(self) -> Array:
+        """Waits for them: (1, cells, feature). They can be had once."""
+        self._request.wait()
+        features = np.array(self._request.get_output_tensor().data)
+        self._idle.append(self._request)
+        return features
+
+
 class Runtime:
     """The four graphs of a model folder. All parts are checked at once; a graph is compiled when it is first used.
 
@@ -118,8 +136,11 @@ class Runtime:
         }
         """What each size is, and which part says so."""
         tensors = _read_tensor_spans(self.folder / WEIGHTS)
+        self._precision = PRECISION
         self._graphs: dict[str, Any] = {}
-        self._requests: dict[str, Any] = {}
+        self._requests: dict[tuple[str, str], Any] = {}
+        self._idle_requests: list[Any] = []
+        """Of the CNN, which takes several frames at a time."""
         self._signatures = signatures(attended=self.config.model.attention_heads > 0)
         for name in GRAPHS:
             path = self.folder / f"{name}.onnx"
@@ -131,9 +152,34 @@ class Runtime:
     def glance_size(self) -> int:
         return self._sizes["glance"][0]
 
+    @property
+    def rounds(self) -> bool:
+        """Whether the CNN computes in less than 32 bits here."""
+        return self._precision["cnn"] == "f16" and "FP16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+    @property
+    def policy_looks(self) -> bool:
+        """Whether the policy depends on glances. One that has learned nothing from them goes by its waits alone."""
+        ports = self._graphs["policy"].inputs
+        return any(port.get_target_inputs() for port in ports if not port.names.isdisjoint({"glances", "templates"}))
+
+    def look(self, pixels: Array) -> Look:
+        """Begin with the features of a frame. pixels: (image, image, 3) uint8 RGB"""
+        if self._idle_requests:
+            request = self._idle_requests.pop()
+        else:
+            request = self._request("cnn").get_compiled_model().create_infer_request()
+        # Not shared: OpenVINO would write the pixels of the next frame over those of this one.
+        request.start_async({"pixels": pixels[None]}, share_inputs=False)
+        return Look(request, self._idle_requests)
+
     def features(self, pixels: Array) -> Array:
         """pixels: (n, image, image, 3) uint8 RGB -> features: (n, cells, feature)"""
-        return self._run("cnn", pixels=pixels)["features"]
+        return np.concatenate([look.features() for look in [self.look(one) for one in pixels]])
+
+    def exact_features(self, pixels: Array) -> Array:
+        """The same in 32 bits, whatever is faster."""
+        return self._run("cnn", "f32", pixels=pixels)["features"]
 
     def policy(self, glances: Array, templates: Array, waits: Array) -> Array:
         """glances, templates (the last picked ones): (n, glance, glance) uint8, waits (strides since then): (n,)
@@ -171,15 +217,21 @@ class Runtime:
         results = self._run("decoder", words=words, video=memory.h, **looked_at, state=states)
         return results["log_probabilities"], results["next_state"]
 
-    def _run(self, name: str, **inputs: Array) -> Mapping[str, Array]:
-        if name not in self._requests:
-            self._requests[name] = self._compiled(name).create_infer_request()
-        results: Mapping[str, Array] = self._requests[name].infer(inputs, share_inputs=True)
+    def _run(self, name: str, precision: str | None = None, /, **inputs: Array) -> Mapping[str, Array]:
+        results: Mapping[str, Array] = self._request(name, precision).infer(inputs, share_inputs=True)
         return results
 
-    def _compiled(self, name: str) -> Any:
+    def _request(self, name: str, precision: str | None = None) -> Any:
+        key = name, precision or self._precision[name]
+        if key not in self._requests:
+            self._requests[key] = self._compiled(*key).create_infer_request()
+        return self._requests[key]
+
+    def _compiled(self, name: str, precision: str) -> Any:
         """The graph, compiled for this machine now or by an earlier run."""
-        settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": PRECISION[name]}
+        settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
+        # Its threads share the cores with those that decode the video, and must be free to move.
+        settings["ENABLE_CPU_PINNING"] = "NO"
         if name in SMALL:
             settings["INFERENCE_NUM_THREADS"] = "1"
         entry = f"{name}-{self._fingerprint(name, settings)}" if name in KEPT else None

@@ -7,6 +7,7 @@ is computed for the few frames whose pixels somebody asks for.
 """
 
 import contextlib
+import functools
 import itertools
 import math
 import os
@@ -14,7 +15,7 @@ import stat
 import warnings
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -187,61 +188,69 @@ class Video:
         """What is lost of the file, in one line, as far as it has been read; None for a healthy file."""
         return "; ".join(filter(None, (self._breaks_off, self._undecodable))) or None
 
-    def sample_evenly(self, *, count: int = 30) -> Iterator[Frame]:
+    def num_samples(self, count: int) -> int:
+        """How many frames `sample_evenly` yields of a healthy video: `count`, or all there are."""
+        return min(count, self._num_frames)
+
+    def sample_evenly(self, *, count: int = 30, only: Collection[int] | None = None) -> Iterator[Frame]:
         """Yield the middle frames of `count` equal parts: frame ⌊(i + ½) n / count⌋ of n; all n where n ≤ count.
+
+        only: of these the ones with such an index, and nothing else is decoded than what they depend on. If none of
+        them can be had, it is the last one that can.
 
         n is the number of packets, read without decoding. A frame is then known by its presentation time, not by
         counting: where a packet turns out to hold no frame (a hidden reference, a damaged part), the next frame stands
         in and all others keep their places, evenly spaced; a long damage leaves a gap, so fewer frames come. Packets
         without a presentation time of their own cannot be trusted to be frames: such a file is decoded once to count.
         """
-        wanted, times = self._middles(count)
-        yield from self._seen_at_or(self._at_positions(wanted, times), wanted, times)
+        wanted = self._middles(count)
+        chosen = {index: position for index, position in enumerate(wanted) if only is None or index in only}
+        yield from self._seen_at_or(self._at_positions(wanted, only), chosen)
 
     def sample_by_time(self, *, fps: float = 1.0) -> Iterator[Frame]:
         """Yield, as it is decoded, the first frame at or after each of 0, 1/fps, 2/fps … seconds.
 
         A frame that is the first after several of these moments (the picture stood still) is yielded once.
         """
-        times = self._presentation_times()
         wanted: list[int] = []
-        if times and times[0] == self._start:
+        if (times := self._times) and times[0] == self._start:
             is_due = metronome(fps)
             wanted = [position for position, time in enumerate(times) if is_due((time - times[0]) * self._unit)]
-        yield from self._seen_at_or(self._at_ticks(fps), wanted, times)
+        yield from self._seen_at_or(self._at_ticks(fps), dict(enumerate(wanted)))
 
-    def _seen_at_or(
-        self, by_decoding_everything: Iterator[Frame], wanted: Sequence[int], times: Sequence[int] | None
-    ) -> Iterator[Frame]:
+    def _seen_at_or(self, by_decoding_everything: Iterator[Frame], wanted: Mapping[int, int]) -> Iterator[Frame]:
         """Those of `_seen_at`; where they end before the last of them, the others as they come otherwise."""
         num_seen = 0
-        for frame in self._seen_at(wanted, times):
+        for frame in self._seen_at(wanted):
             yield frame
             num_seen += 1
         if num_seen < len(wanted) or not wanted:
             yield from itertools.islice(by_decoding_everything, num_seen, None)
 
-    def _middles(self, count: int) -> tuple[list[int], list[int] | None]:
-        """The positions of the frames that `sample_evenly` yields, and when all frames are shown."""
-        times = self._presentation_times()
-        num_frames = len(times) if times else self._count_frames()
-        count = min(count, num_frames)
-        return [(2 * i + 1) * num_frames // (2 * count) for i in range(count)], times
+    def _middles(self, count: int) -> list[int]:
+        """The positions of the frames that `sample_evenly` yields."""
+        count = self.num_samples(count)
+        return [(2 * i + 1) * self._num_frames // (2 * count) for i in range(count)]
 
-    def _at_positions(self, wanted: Sequence[int], times: Sequence[int] | None) -> Iterator[Frame]:
-        """The frames at these positions, or those that stand in for them, by decoding everything."""
+    def _at_positions(self, wanted: Sequence[int], only: Collection[int] | None = None) -> Iterator[Frame]:
+        """The frames at these positions, or those that stand in for them, by decoding everything.
+
+        only: of these the ones with such an index; if none of them comes, the last one that does.
+        """
         with self._reading() as (container, stream):
-            index = num_served = 0
+            index = num_served = num_yielded = 0
             last = None
             for number, (picture, seconds) in enumerate(self._frames(container, stream)):
-                position = bisect_left(times, picture.pts) if times and picture.pts is not None else number
+                position = bisect_left(self._times, picture.pts) if self._times and picture.pts is not None else number
                 if num_served < len(wanted) and position >= wanted[num_served]:
-                    yield self._frame(picture, index=index, seconds=seconds, number=position)
+                    if only is None or index in only:
+                        yield self._frame(picture, index=index, seconds=seconds, number=position)
+                        num_yielded += 1
                     num_served = bisect_right(wanted, position)
                     index += 1
                 last = picture, seconds
-            if not index and last:  # the file broke off before the first frame wanted: what there is has to do
-                yield self._frame(last[0], index=0, seconds=last[1], number=number)
+            if not num_yielded and last:  # the file broke off before the first frame wanted: what there is has to do
+                yield self._frame(last[0], index=max(index - 1, 0), seconds=last[1], number=number)
 
     def _at_ticks(self, fps: float) -> Iterator[Frame]:
         """Those that `sample_by_time` yields, by decoding everything."""
@@ -264,11 +273,20 @@ class Video:
         finally:
             container.close()
 
-    def _presentation_times(self) -> list[int] | None:
+    @functools.cached_property
+    def _times(self) -> list[int] | None:
         """When each frame is shown, sorted, in the stream's unit; None where the packets do not tell."""
         for _ in self._unread:
             pass
         return self._timetable.times()
+
+    @functools.cached_property
+    def _num_frames(self) -> int:
+        return len(self._times) if self._times else self._count_frames()
+
+    def _count_frames(self) -> int:
+        with self._reading() as (container, stream):
+            return sum(1 for _ in self._frames(container, stream))
 
     def _noted(self, container: InputContainer, stream: VideoStream) -> "Iterator[av.Packet[Stream]]":
         """The video's packets, each noted in the timetable."""
@@ -297,34 +315,29 @@ class Video:
         finally:
             container.close()
 
-    def _seen_at(self, positions: Sequence[int], times: Sequence[int] | None) -> Iterator[Frame]:
-        """The frames at these positions, of all that are shown at these times; only what they depend on is decoded.
+    def _seen_at(self, positions: Mapping[int, int]) -> Iterator[Frame]:
+        """The frames with these indexes at these positions; only what they depend on is decoded.
 
         They are those that decoding everything gives. Where that is in doubt no more of them come: at damage, a frame
         that does not appear, a key frame that is none, a file that does not read as it did before.
         """
-        if not positions or not times or self._start is None:
+        if not positions or not self._times or self._start is None:
             return
-        shown = [times[position] for position in positions]
-        wanted = deque(zip(positions, shown, strict=True))
+        shown = [self._times[position] for position in positions.values()]
+        wanted = deque(zip(positions.items(), shown, strict=True))
         with self._reading_again() as (container, stream):
             packets = self._packets(container, stream)
             leave_out = stream.codec_context.name in _DISPOSING_DECODERS and not self._is_interlaced
             for time, picture in _pictures_needed(packets, stream, self._timetable, shown, leave_out=leave_out):
-                number, next_time = wanted[0]
+                (index, number), next_time = wanted[0]
                 if time > next_time:
                     return
                 if time == next_time:
                     seconds = time * self._unit - self._start * self._unit
-                    index = len(positions) - len(wanted)
                     yield self._frame(picture, index=index, seconds=seconds, number=number)
                     wanted.popleft()
                 if not wanted:
                     return
-
-    def _count_frames(self) -> int:
-        with self._reading() as (container, stream):
-            return sum(1 for _ in self._frames(container, stream))
 
     def _packets(self, container: InputContainer, stream: VideoStream) -> "Iterator[av.Packet[Stream]]":
         """The video's packets; a file that breaks off is noted."""
