@@ -18,8 +18,11 @@ test: .venv/dev
 bench: .venv/bench
 	$(BIN)/python benchmarks/cider.py
 	$(BIN)/python benchmarks/captioning.py
+	$(BIN)/python benchmarks/precisions.py
 	$(BIN)/python benchmarks/starting.py
 	$(BIN)/python benchmarks/growing.py
+	$(BIN)/python benchmarks/many.py
+	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/performance.py
 
 .venv/base: pyproject.toml constraints.txt

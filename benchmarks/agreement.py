@@ -1,6 +1,6 @@
 """Do the fast ways of doing things change what is said? Picks and words, against the plain way, over a split.
 
-    python benchmarks/agreement.py [--data ../shared/msvd] [--dataset msvd] [--split val] [--clips 99]
+    python benchmarks/agreement.py [msvd:val:../shared/msvd …] [--clips 99]
 
 The plain way decodes every frame of a file in its order, glances at every sample, computes all graphs in 32 bits, and
 ends a search only when no open sentence can win any more.
@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest.mock import patch
 
 from timing import ROOT, save
 
 from picknet import captioner, runtime
 from picknet.captioner import Caption, Captioner, load
-from picknet.datasets import load_split
+from picknet.datasets import Dataset, load_split
 from picknet.video import Frame, Video
 
 MSVD = ROOT.parent / "shared" / "msvd"
@@ -54,16 +55,12 @@ def _changed(module: ModuleType, name: str, value: object) -> Iterator[None]:
         setattr(module, name, before)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=MSVD)
-    parser.add_argument("--dataset", default="msvd")
-    parser.add_argument("--split", default="val")
-    parser.add_argument("--clips", type=int, default=99)
-    arguments = parser.parse_args()
-    split = load_split(arguments.data, dataset=arguments.dataset, split=arguments.split).clips[: arguments.clips]
-    found = list(zip(split, captions([clip.path for clip in split]), strict=True))
-    agreed = {
+def compared(dataset: Dataset, name: str, folder: str, most_clips: int) -> dict[str, Any]:
+    split = load_split(Path(folder), dataset=dataset, split=name)
+    clips = split.clips[:most_clips]
+    found = list(zip(clips, captions([clip.path for clip in clips]), strict=True))
+    return {
+        "split": f"{dataset} {name}",
         "clips": len(found),
         "close calls": sum(close for _, (_, _, close) in found),
         "other picks": sum(_indexes(fast) != _indexes(plain) for _, (fast, plain, _) in found),
@@ -73,7 +70,15 @@ def main() -> None:
             if fast.text != plain.text
         ],
     }
-    save("agreement", agreed, f"python {shlex.join(sys.argv)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("splits", nargs="*", default=[f"msvd:val:{MSVD}"], help="dataset:split:folder")
+    parser.add_argument("--clips", type=int, default=99, help="the first so many of each")
+    arguments = parser.parse_args()
+    found = [compared(*split.split(":", 2), arguments.clips) for split in arguments.splits]
+    save("agreement", {"splits": found}, f"python {shlex.join(sys.argv)}")
 
 
 def _indexes(caption: Caption) -> list[int]:

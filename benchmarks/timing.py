@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 WORK = ROOT / "build" / "benchmarks"
 """Where the videos are made that are measured with."""
-PACKAGES = ("picknet", "numpy", "av", "openvino", "torch", "opencv-python-headless", "decord", "scenedetect-headless")
+PACKAGES = ("picknet", "numpy", "av", "openvino", "torch", "opencv-python-headless", "decord2", "scenedetect-headless")
 
 Rounds = dict[str, list[tuple[float, float]]]
 """For each thing that was timed (seconds by the clock, CPU seconds) of each round."""

@@ -224,6 +224,33 @@ def test_only_the_graphs_in_use_are_compiled(model_folder):
     assert [name for name, _ in runtime._requests] == ["encoder"]
 
 
+def test_what_is_compiled_beside_other_work_is_compiled_once_and_complains_when_it_is_used(model_folder, monkeypatch):
+    compiled = []
+    compile_graph = Runtime._compiled
+
+    def noted(runtime, name, precision):
+        compiled.append(name)
+        return compile_graph(runtime, name, precision)
+
+    monkeypatch.setattr(Runtime, "_compiled", noted)
+    runtime = Runtime(model_folder)
+    runtime.begin()
+    runtime.begin()
+    memory = runtime.encode(np.zeros((1, 1, 1280), np.float32), runtime.start())
+    runtime.decode(np.array([1]), memory, memory.h)
+    runtime.begin()
+    assert compiled == ["encoder", "decoder"]
+
+    def broken(runtime, name, precision):
+        raise BadModel(f"{name}: broken")
+
+    monkeypatch.setattr(Runtime, "_compiled", broken)
+    runtime = Runtime(model_folder)
+    runtime.begin()
+    with pytest.raises(BadModel, match=r"^encoder: broken$"):
+        runtime.encode(np.zeros((1, 1, 1280), np.float32), runtime.start())
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="sends itself Ctrl-C as POSIX knows it")
 def test_ctrl_c_is_only_that_after_a_model_was_used_and_let_go(model_folder):
     code = (

@@ -71,10 +71,10 @@ if not TYPE_CHECKING:  # a type checker would take __getattr__ as leave for any 
 
     def __getattr__(name: str) -> Any:
         """Public names are imported when they are first asked for, so that `import picknet` costs nothing."""
-        from importlib import import_module, metadata
+        from importlib import import_module
 
         if name == "__version__":
-            return metadata.version("picknet")
+            return import_module("importlib.metadata").version("picknet")
         for module, names in _HOMES.items():
             if name in names:
                 return getattr(import_module(f"picknet.{module}"), name)

@@ -169,6 +169,7 @@ class Captioner:
         if not 1 <= candidates <= MAX_CANDIDATES:
             raise BadSetting(f"candidates is {candidates}: 1 to {MAX_CANDIDATES} are possible")
         with _opened(video, _evenly(num_frames, self.config.video), picker or self.picker) as frames:
+            self.runtime.begin()
             picks, memory = self._remembered(frames)
             damage = frames.damage
         if not picks:
@@ -247,6 +248,7 @@ class Captioner:
         """
         beam = self._checked_beam(beam)
         with _opened(video, _by_time(fps), picker or self.picker) as frames:
+            self.runtime.begin()
             yield from readable(self._parts(frames, beam=beam, step=1 / fps))
 
     def _parts(self, frames: "_Frames", *, beam: int, step: float) -> Iterator[Segment]:

@@ -16,8 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.errors import PicknetError
-from picknet.metrics import Cider
-from picknet.text import tokenise
 
 Array = NDArray[Any]
 
@@ -116,6 +114,10 @@ def calibrate(captions: Mapping[str, tuple[str, float]], references: Mapping[str
     What is told of it comes from 10-fold cross-validation: each clip's confidence is that of a fit without its fold.
     A fold is a run of clips as they come, since neighbours of a data set are often cut from one film.
     """
+    # Who only asks how sure a caption is need not wait for these.
+    from picknet.metrics import Cider
+    from picknet.text import tokenise
+
     scores = Cider({clip: [tokenise(one) for one in references[clip]] for clip in captions}).scores(
         list(captions), [tokenise(text) for text, _ in captions.values()]
     )

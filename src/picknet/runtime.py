@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -141,6 +142,7 @@ class Runtime:
         self._requests: dict[tuple[str, str], Any] = {}
         self._idle_requests: list[Any] = []
         """Of the CNN, which takes several frames at a time."""
+        self._begun: dict[tuple[str, str], Future[Any]] = {}
         self._signatures = signatures(attended=self.config.model.attention_heads > 0)
         for name in GRAPHS:
             path = self.folder / f"{name}.onnx"
@@ -151,6 +153,15 @@ class Runtime:
     @property
     def glance_size(self) -> int:
         return self._sizes["glance"][0]
+
+    def begin(self) -> None:
+        """Have those graphs compiled that a caption needs last, beside whatever comes first."""
+        wanted = [(name, self._precision[name]) for name in ("encoder", "decoder")]
+        if self._begun or any(key in self._requests for key in wanted):
+            return
+        compiling = ThreadPoolExecutor(1)
+        self._begun = {key: compiling.submit(self._compiled, *key) for key in wanted}
+        compiling.shutdown(wait=False)
 
     @property
     def rounds(self) -> bool:
@@ -224,7 +235,8 @@ class Runtime:
     def _request(self, name: str, precision: str | None = None) -> Any:
         key = name, precision or self._precision[name]
         if key not in self._requests:
-            self._requests[key] = self._compiled(*key).create_infer_request()
+            compiled = self._begun[key].result() if key in self._begun else self._compiled(*key)
+            self._requests[key] = compiled.create_infer_request()
         return self._requests[key]
 
     def _compiled(self, name: str, precision: str) -> Any:
