@@ -61,14 +61,14 @@ def test_packets_that_do_not_tell_when_they_are_decoded_are_taken_in_their_order
     table = Timetable()
     for shown, decoded in ((3, 2), (5, None), (4, 3)):
         table.add(shown=shown, decoded=decoded, is_key=False, is_hidden=False)
-    assert table.times() == [3, 4, 5]
+    assert list(table.times() or ()) == [3, 4, 5]
 
 
 def test_hidden_packets_have_no_time_but_may_be_needed() -> None:
     table = Timetable()
     for shown in range(6):
         table.add(shown=shown, decoded=shown, is_key=shown == 0, is_hidden=shown < 3)
-    assert table.times() == [3, 4, 5]
+    assert list(table.times() or ()) == [3, 4, 5]
     assert table.needed([4]) == [range(5)]
 
 

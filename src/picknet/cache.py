@@ -39,22 +39,27 @@ def kept(name: str) -> bytes | None:
     if place is None:
         return None
     try:
-        data = (place / f"{name}{SUFFIX}").read_bytes()
+        with (place / f"{name}{SUFFIX}").open("rb") as file:
+            digest, content = file.read(_DIGEST_SIZE), file.read()
         with contextlib.suppress(OSError):
             os.utime(place / f"{name}{SUFFIX}")
     except OSError:
         return None
-    digest, content = data[:_DIGEST_SIZE], memoryview(data)[_DIGEST_SIZE:]
-    return bytes(content) if hashlib.sha256(content).digest() == digest else None
+    return content if hashlib.sha256(content).digest() == digest else None
 
 
-def keep(name: str, content: bytes) -> None:
+def keep(name: str, content: bytes | memoryview) -> None:
     """Keep this under that name, if possible."""
     place = folder()
     if place is None:
         return
-    with contextlib.suppress(UnwritableFile), written_whole(place / f"{name}{SUFFIX}") as temporary:
-        temporary.write_bytes(hashlib.sha256(content).digest() + content)
+    with (
+        contextlib.suppress(UnwritableFile),
+        written_whole(place / f"{name}{SUFFIX}") as temporary,
+        temporary.open("wb") as file,
+    ):
+        file.write(hashlib.sha256(content).digest())
+        file.write(content)
     _prune(place)
 
 

@@ -259,7 +259,7 @@ class Runtime:
         if entry:
             exported = io.BytesIO()
             compiled.export_model(exported)
-            cache.keep(entry, exported.getvalue())
+            cache.keep(entry, exported.getbuffer())
         return compiled
 
     def _fingerprint(self, name: str, settings: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 import itertools
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 SHORTEST_LEAP = 6
@@ -46,19 +46,20 @@ class Timetable:
         """When the frame of the packet with this number is shown."""
         return self._shown[number]
 
-    def times(self) -> list[int] | None:
+    def times(self) -> "array[int] | None":
         """When each frame is shown, sorted; None where the packets do not tell."""
-        times = sorted(shown for number, shown in enumerate(self._shown) if number not in self._hidden)
+        times = array("q", sorted(shown for number, shown in enumerate(self._shown) if number not in self._hidden))
         unique = all(one < other for one, other in itertools.pairwise(times))
         return times if self.is_trusted and unique else None
 
-    def needed(self, times: Iterable[int]) -> list[range]:
+    def needed(self, times: Collection[int]) -> list[range]:
         """The packets to decode, by their numbers, to see the frames shown at these times, which are sorted.
 
         Each range begins with a key frame. Frames that are shown before a key frame may depend on what is stored before
         it, even where they are stored after it; those shown later do not.
         """
-        numbers = {shown: number for number, shown in enumerate(self._shown)}
+        wanted = frozenset(times)
+        numbers = {shown: number for number, shown in enumerate(self._shown) if shown in wanted}
         key_times = [self._shown[number] for number in self._keys]
         ranges: list[range] = []
         for time in times:

@@ -13,6 +13,7 @@ import math
 import os
 import stat
 import warnings
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -274,7 +275,7 @@ class Video:
             container.close()
 
     @functools.cached_property
-    def _times(self) -> list[int] | None:
+    def _times(self) -> "array[int] | None":
         """When each frame is shown, sorted, in the stream's unit; None where the packets do not tell."""
         for _ in self._unread:
             pass
