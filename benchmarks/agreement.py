@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from timing import ROOT, save
 
-from picknet import captioner, runtime
+from picknet import runtime, search
 from picknet.captioner import Caption, Captioner, load
 from picknet.datasets import Dataset, load_split
 from picknet.video import Frame, Video
@@ -32,7 +32,7 @@ def captions(paths: Sequence[Path]) -> Iterator[tuple[Caption, Caption, bool]]:
     with _changed(runtime, "PRECISION", dict.fromkeys(runtime.PRECISION, "f32")):
         plain = load()
     for path in paths:
-        with _changed(captioner, "MORE_WORDS", plain.config.text.max_words):
+        with _changed(search, "MORE_WORDS", plain.config.text.max_words):
             expected = plain.caption(plainly_sampled(path, plain))
         with patch.object(fast.runtime, "exact_features", wraps=fast.runtime.exact_features) as looked_again:
             found = fast.caption(path)

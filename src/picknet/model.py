@@ -185,14 +185,14 @@ class CNN(nn.Module):
         """pixels: (batch, height, width, 3) uint8 RGB -> features: (batch, grid × grid, feature_size)"""
         images = (pixels.permute(0, 3, 1, 2).to(torch.float32) - self.mean) / self.deviation
         map_: Tensor = self.body(images)
-        batch, size, rows, columns = map_.shape
+        rows, columns = map_.shape[2:]
         if rows % self.grid or columns % self.grid:
             raise UnknownCNN(
                 f"model.grid is {self.grid}, but the CNN's map of features is {rows} × {columns}: "
                 "possible is what divides both; another model.image_size or supervision.crop gives another map"
             )
-        parts = map_.reshape(batch, size, self.grid, rows // self.grid, self.grid, columns // self.grid)
-        return parts.mean(dim=(3, 5)).flatten(2).transpose(1, 2)
+        cells = nn.functional.avg_pool2d(map_, (rows // self.grid, columns // self.grid))
+        return cells.flatten(2).transpose(1, 2)
 
 
 class _LiteBody(nn.Module):
