@@ -23,7 +23,8 @@ Decoding is the measure: whatever is done with a video, it has to be decoded. A 
 depend on where the picker need not look, and what its 30 samples depend on where it does, as `docs/architecture.md`
 tells; so it can cost less than decoding alone. What it adds does not depend on the size of the picture: a pass of the
 CNN for each pick, the encoder, and some ten steps of the decoder for a beam. The smaller the picture, the more these
-weigh against decoding.
+weigh against decoding. Glances and the policy cost what the table says only where every sample is asked about; the
+shipped policy goes by its clock, and is asked about none. One that has learned to look costs 0.9 ms a glance.
 """
 OUT_OF_REACH = """
 If every core were busy all the time with nothing but these stages, a caption would take this long. What it takes beyond
@@ -89,7 +90,7 @@ def goals(captioning: Facts | None, starting: Facts | None, growing: Facts | Non
         add(f"against OpenCV + PyTorch on 30, {size}", "0.15×", against.get("OpenCV loop + PyTorch CNN on 30"))
         alone = clip["times"]["decode alone"]
         looking = {kind: looked(clip["stages"], alone, f"{kind}_ms") for kind in ("wall", "cpu")}
-        add(f"glances and policy, if it looked, of decoding, {size}", "0.05×", looking)
+        add(f"glance and policy for all 30, {size}", "0.05×", looking)
     if growing:
         hour = growing["lengths"][-1]
         add("one-hour file against decoding it all", "0.03×", hour["caption against decoding it all"])

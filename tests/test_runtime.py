@@ -221,18 +221,18 @@ def test_without_attention_no_frame_is_kept(runtime):
 def test_only_the_graphs_in_use_are_compiled(model_folder):
     runtime = Runtime(model_folder)
     runtime.encode(np.zeros((1, 1, 1280), np.float32), runtime.start())
-    assert [name for name, _ in runtime._requests] == ["encoder"]
+    assert [name for name, _ in runtime._compiled] == ["encoder"]
 
 
 def test_what_is_compiled_beside_other_work_is_compiled_once_and_complains_when_it_is_used(model_folder, monkeypatch):
     compiled = []
-    compile_graph = Runtime._compiled
+    compile_graph = Runtime._compile
 
     def noted(runtime, name, precision):
         compiled.append(name)
         return compile_graph(runtime, name, precision)
 
-    monkeypatch.setattr(Runtime, "_compiled", noted)
+    monkeypatch.setattr(Runtime, "_compile", noted)
     runtime = Runtime(model_folder)
     runtime.begin()
     runtime.begin()
@@ -244,7 +244,7 @@ def test_what_is_compiled_beside_other_work_is_compiled_once_and_complains_when_
     def broken(runtime, name, precision):
         raise BadModel(f"{name}: broken")
 
-    monkeypatch.setattr(Runtime, "_compiled", broken)
+    monkeypatch.setattr(Runtime, "_compile", broken)
     runtime = Runtime(model_folder)
     runtime.begin()
     with pytest.raises(BadModel, match=r"^encoder: broken$"):

@@ -26,6 +26,7 @@ from picknet.text import Vocabulary
 Array = NDArray[Any]
 
 WEIGHTS = "weights.safetensors"
+_TYPES = {"f32": np.float32, "u8": np.uint8, "i64": np.int64}
 Signature = tuple[dict[str, str], dict[str, str]]
 """A graph's inputs and outputs: type and shape. n is any number; a name means the same size in all graphs.
 
@@ -116,6 +117,32 @@ class Look:
         return features
 
 
+class _Compiled:
+    """A compiled graph, used once after the other.
+
+    Inputs are copied into arrays that it keeps: to hand over new ones takes longer than a small graph does.
+    """
+
+    def __init__(self, compiled: Any, signature: Signature) -> None:
+        inputs, self._outputs = signature
+        self.graph = compiled
+        self._request = compiled.create_infer_request()
+        self._types = {name: _TYPES[told.split()[0]] for name, told in inputs.items()}
+        self._inputs: dict[str, Array] = {}
+
+    def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        import openvino
+
+        for name, given in inputs.items():
+            if name in self._inputs and self._inputs[name].shape == given.shape:
+                np.copyto(self._inputs[name], given)
+            else:
+                self._inputs[name] = np.array(given, self._types[name], order="C")
+                self._request.set_tensor(name, openvino.Tensor(self._inputs[name], shared_memory=True))
+        self._request.infer()
+        return {name: np.array(self._request.get_tensor(name).data) for name in self._outputs}
+
+
 class Runtime:
     """The four graphs of a model folder. All parts are checked at once; a graph is compiled when it is first used.
 
@@ -139,7 +166,7 @@ class Runtime:
         tensors = _read_tensor_spans(self.folder / WEIGHTS)
         self._precision = PRECISION
         self._graphs: dict[str, Any] = {}
-        self._requests: dict[tuple[str, str], Any] = {}
+        self._compiled: dict[tuple[str, str], _Compiled] = {}
         self._idle_requests: list[Any] = []
         """Of the CNN, which takes several frames at a time."""
         self._begun: dict[tuple[str, str], Future[Any]] = {}
@@ -157,10 +184,10 @@ class Runtime:
     def begin(self) -> None:
         """Have those graphs compiled that a caption needs last, beside whatever comes first."""
         wanted = [(name, self._precision[name]) for name in ("encoder", "decoder")]
-        if self._begun or any(key in self._requests for key in wanted):
+        if self._begun or any(key in self._compiled for key in wanted):
             return
         compiling = ThreadPoolExecutor(1)
-        self._begun = {key: compiling.submit(self._compiled, *key) for key in wanted}
+        self._begun = {key: compiling.submit(self._compile, *key) for key in wanted}
         compiling.shutdown(wait=False)
 
     @property
@@ -176,10 +203,8 @@ class Runtime:
 
     def look(self, pixels: Array) -> Look:
         """Begin with the features of a frame. pixels: (image, image, 3) uint8 RGB"""
-        if self._idle_requests:
-            request = self._idle_requests.pop()
-        else:
-            request = self._request("cnn").get_compiled_model().create_infer_request()
+        cnn = self._graph("cnn").graph
+        request = self._idle_requests.pop() if self._idle_requests else cnn.create_infer_request()
         # Not shared: OpenVINO would write the pixels of the next frame over those of this one.
         request.start_async({"pixels": pixels[None]}, share_inputs=False)
         return Look(request, self._idle_requests)
@@ -228,18 +253,17 @@ class Runtime:
         results = self._run("decoder", words=words, video=memory.h, **looked_at, state=states)
         return results["log_probabilities"], results["next_state"]
 
-    def _run(self, name: str, precision: str | None = None, /, **inputs: Array) -> Mapping[str, Array]:
-        results: Mapping[str, Array] = self._request(name, precision).infer(inputs, share_inputs=True)
-        return results
+    def _run(self, name: str, precision: str | None = None, /, **inputs: Array) -> dict[str, Array]:
+        return self._graph(name, precision)(inputs)
 
-    def _request(self, name: str, precision: str | None = None) -> Any:
+    def _graph(self, name: str, precision: str | None = None) -> _Compiled:
         key = name, precision or self._precision[name]
-        if key not in self._requests:
-            compiled = self._begun[key].result() if key in self._begun else self._compiled(*key)
-            self._requests[key] = compiled.create_infer_request()
-        return self._requests[key]
+        if key not in self._compiled:
+            compiled = self._begun[key].result() if key in self._begun else self._compile(*key)
+            self._compiled[key] = _Compiled(compiled, self._signatures[name])
+        return self._compiled[key]
 
-    def _compiled(self, name: str, precision: str) -> Any:
+    def _compile(self, name: str, precision: str) -> Any:
         """The graph, compiled for this machine now or by an earlier run."""
         settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
         # Its threads share the cores with those that decode the video, and must be free to move.
