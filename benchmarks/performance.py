@@ -212,7 +212,7 @@ def growth(growing: Facts) -> list[str]:
         levels=[("decoding it all", 1.0)],
     )
     large = Panel(
-        "The larger the picture, the more decoding is all that counts",
+        "The larger the picture, the less a caption costs beside decoding it",
         "CPU milliseconds, ten seconds of video",
         "lines of a picture",
         [Line("caption", [sizes["caption"]], GREEN), Line("decoding it all", [sizes["decode"]], COLOURS[0])],
