@@ -10,9 +10,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -29,10 +27,10 @@ MSVD = ROOT.parent / "shared" / "msvd"
 def captions(paths: Sequence[Path]) -> Iterator[tuple[Caption, Caption, bool]]:
     """The caption of each video, the plain way's, and whether the first was a close call."""
     fast = load()
-    with _changed(runtime, "PRECISION", dict.fromkeys(runtime.PRECISION, "f32")):
+    with patch.object(runtime, "PRECISION", dict.fromkeys(runtime.PRECISION, "f32")):
         plain = load()
     for path in paths:
-        with _changed(search, "MORE_WORDS", plain.config.text.max_words):
+        with patch.object(search, "MORE_WORDS", plain.config.text.max_words):
             expected = plain.caption(plainly_sampled(path, plain))
         with patch.object(fast.runtime, "exact_features", wraps=fast.runtime.exact_features) as looked_again:
             found = fast.caption(path)
@@ -43,16 +41,6 @@ def plainly_sampled(path: Path, plain: Captioner) -> Iterator[Frame]:
     """The samples of a video, by decoding everything."""
     with Video(path) as video:
         yield from video._at_positions(video._middles(plain.config.video.num_frames))
-
-
-@contextmanager
-def _changed(module: ModuleType, name: str, value: object) -> Iterator[None]:
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
 
 
 def compared(dataset: Dataset, name: str, folder: str, most_clips: int) -> dict[str, Any]:

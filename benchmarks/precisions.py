@@ -13,7 +13,6 @@ import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,7 +104,7 @@ def main() -> None:
     arguments = parser(__doc__, repeats=15).parse_args()
     captioner = picknet.load()
     runtime, size = captioner.runtime, captioner.config.model.image_size
-    with Video(Path(SAMPLE)) as video:
+    with Video(SAMPLE) as video:
         frames = [frame.pixels(size)[None] for frame in video.sample_evenly(count=60)]
     memory = runtime.start()
     for pixels in frames[4::15]:
