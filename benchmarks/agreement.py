@@ -16,10 +16,11 @@ from unittest.mock import patch
 
 from timing import ROOT, save
 
-from picknet import runtime, search
 from picknet.captioner import Caption, Captioner, load
-from picknet.datasets import Dataset, load_split
-from picknet.video import Frame, Video
+from picknet.data.datasets import Dataset, load_split
+from picknet.model import runtime, search
+from picknet.video.file import Video
+from picknet.video.frame import Frame
 
 MSVD = ROOT.parent / "shared" / "msvd"
 

@@ -48,14 +48,18 @@ from scenedetect import (
 )
 
 from picknet.captioner import Captioner, load
-from picknet.charts import COLOURS, GREEN, Line, Panel, line_chart
-from picknet.datasets import load_split
+from picknet.data.datasets import load_split
 from picknet.files import write_text, written_whole
-from picknet.judging import Choice, Look, described
 from picknet.metrics import Cider
-from picknet.picking import BudgetPicker, KMeansPicker, Picker, RandomPicker, UniformPicker, learned_picker
+from picknet.picking.budget import BudgetPicker
+from picknet.picking.learned import learned_picker
+from picknet.picking.picker import Picker
+from picknet.picking.plain import KMeansPicker, RandomPicker, UniformPicker
+from picknet.show.page import COLOURS, GREEN
+from picknet.study.charts import Line, Panel, line_chart
+from picknet.study.judging import Choice, Look, described
 from picknet.text import tokenise
-from picknet.video import Frame
+from picknet.video.frame import Frame
 
 Array = NDArray[Any]
 BUDGETS = range(2, 13)

@@ -25,8 +25,9 @@ from timing import in_turns, parser, ratio, save, times
 
 import picknet
 from picknet.captioner import Captioner, find_model
-from picknet.picking import AllPicker, CoinPicker, KMeansPicker, Picker, UniformPicker
-from picknet.video import Video
+from picknet.picking.picker import Picker
+from picknet.picking.plain import AllPicker, CoinPicker, KMeansPicker, UniformPicker
+from picknet.video.file import Video
 
 SECONDS = 10
 NUM_FRAMES = 30
@@ -67,7 +68,7 @@ def by_hand(path: Path) -> dict[str, Callable[[], object]]:
         import cv2
         import torch
 
-        from picknet.export import load_network
+        from picknet.training.export import load_network
 
         network, _, _ = load_network(find_model(None)[1])
         network.eval()

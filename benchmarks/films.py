@@ -27,9 +27,9 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
-from picknet.datasets import Clip, load_split
+from picknet.data.datasets import Clip, load_split
 from picknet.files import write_text, written_whole
-from picknet.video import Video
+from picknet.video.file import Video
 
 KINDS = ("camera", "after", "before")
 NUM_FILMS = 20

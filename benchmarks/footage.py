@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.files import written_whole
-from picknet.video import Video
+from picknet.video.file import Video
 
 SAMPLE = Path(__file__).resolve().parent.parent / "samples" / "cockatoo.mp4"
 FPS = 25

@@ -16,7 +16,7 @@ from footage import LOOP_SECONDS, make
 from timing import in_turns, parser, ratio, save, times
 
 import picknet
-from picknet.picking import UniformPicker
+from picknet.picking.plain import UniformPicker
 
 LENGTHS = (5, 17, 60, 600, 3600)
 SIZES = ((320, 240), (640, 360), (1280, 720), (1920, 1080), (3840, 2160))

@@ -26,16 +26,17 @@ from footage import make
 from timing import in_turns, parser, ratio, save, summary, times
 
 import picknet
-from picknet import metrics, runs, stages
+from picknet import metrics
 from picknet.captioner import Captioner
 from picknet.config import Config
-from picknet.datasets import Clip, Split
-from picknet.evaluation import evaluate
-from picknet.features import SeenSplit
-from picknet.lessons import prepare
-from picknet.model import Network
+from picknet.data.datasets import Clip, Split
+from picknet.study.evaluation import evaluate
 from picknet.text import Vocabulary
-from picknet.video import GLANCE_SIZE
+from picknet.training import runs, stages
+from picknet.training.batches import prepare
+from picknet.training.features import SeenSplit
+from picknet.training.network import Network
+from picknet.video.frame import GLANCE_SIZE
 
 EVALUATED_CLIPS = 10
 NUM_CAPTIONS = 8

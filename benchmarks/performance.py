@@ -8,9 +8,10 @@ from typing import Any
 
 from timing import RESULTS, ROOT
 
-from picknet.charts import COLOURS, GREEN, Line, Panel, line_chart
-from picknet.evaluation import markdown_table
 from picknet.files import write_text, written_whole
+from picknet.show.page import COLOURS, GREEN
+from picknet.study.charts import Line, Panel, line_chart
+from picknet.study.evaluation import markdown_table
 
 DOCS = ROOT / "docs"
 INTRODUCTION = """# What it costs

@@ -21,8 +21,8 @@ import openvino.opset13 as ops
 from timing import ROOT, in_turns, parser, ratio, save, times
 
 import picknet
-from picknet.runtime import Runtime, State
-from picknet.video import Video
+from picknet.model.runtime import Runtime, State
+from picknet.video.file import Video
 
 SAMPLE = ROOT / "samples" / "cockatoo.mp4"
 NUM_LIKELY = 50

@@ -30,13 +30,16 @@ from films import CODECS, FPS, NUM_FILMS, make_films, planes, sampled, write_vid
 from scenedetect import ContentDetector, detect
 
 from picknet.captioner import load
-from picknet.datasets import Clip, load_split
+from picknet.data.datasets import Clip, load_split
 from picknet.files import write_text
-from picknet.judging import Choice, described
 from picknet.metrics import Cider
-from picknet.picking import Picker, SceneWatch, learned_picker
+from picknet.picking.learned import learned_picker
+from picknet.picking.picker import Picker
+from picknet.picking.scenes import SceneWatch
+from picknet.study.judging import Choice, described
 from picknet.text import tokenise
-from picknet.video import Frame, Video
+from picknet.video.file import Video
+from picknet.video.frame import Frame
 
 NUM_VIDEOS = 24
 PATIENCES = (1, 2, 3)

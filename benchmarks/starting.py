@@ -19,7 +19,7 @@ from timing import in_turns, parser, save, summary, times
 
 MEMORY = """
 import sys
-import numpy, av, openvino, picknet.captioner, picknet.runtime, picknet.video
+import numpy, av, openvino, picknet.captioner, picknet.model.runtime, picknet.video.file
 
 def peak():
     # Not that of getrusage, which begins with the peak of the process that started this one.

@@ -15,11 +15,11 @@ import numpy as np
 from scenes import Joined, join
 
 from picknet.captioner import Captioner, load
-from picknet.datasets import load_split
+from picknet.data.datasets import load_split
 from picknet.metrics import Cider
 from picknet.text import tokenise
 from picknet.timeline import Segment
-from picknet.video import Video
+from picknet.video.file import Video
 
 
 def clip_scores(joined: Joined, segments: list[Segment], cider: Cider) -> list[float]:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import picknet
-from picknet.frames import openai_parts
+from picknet.show.frames import openai_parts
 
 OLLAMA = "http://localhost:11434/v1"
 

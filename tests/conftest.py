@@ -49,9 +49,9 @@ def exported(folder: Path, settings: Sequence[str]) -> Path:
     import torch
 
     from picknet.config import parse_config
-    from picknet.export import export
-    from picknet.model import Network
     from picknet.text import SPECIAL_WORDS, Vocabulary
+    from picknet.training.export import export
+    from picknet.training.network import Network
 
     torch.manual_seed(0)
     config = parse_config(TINY, settings)

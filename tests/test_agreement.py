@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from picknet.captioner import load
-from picknet.video import Video
+from picknet.video.file import Video
 
 ROOT = Path(__file__).resolve().parents[1]
 MSVD = ROOT.parent / "shared" / "msvd" / "videos"

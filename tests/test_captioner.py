@@ -24,12 +24,15 @@ from picknet.captioner import (
     load,
     pick,
 )
-from picknet.confidence import BadCalibration, Confidence
 from picknet.config import BadConfig
-from picknet.picking import AllPicker, KMeansPicker, Pick, PickNetPicker, UniformPicker
-from picknet.runtime import BadModel, Runtime
+from picknet.model.confidence import BadCalibration, Confidence
+from picknet.model.folder import BadModel
+from picknet.model.runtime import Runtime
+from picknet.picking.learned import PickNetPicker
+from picknet.picking.picker import Pick
+from picknet.picking.plain import AllPicker, KMeansPicker, UniformPicker
 from picknet.text import BOS, EOS
-from picknet.video import Frame
+from picknet.video.frame import Frame
 
 
 def test_empty_words_and_endings_tell_nothing():

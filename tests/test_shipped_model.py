@@ -8,8 +8,8 @@ import torch
 
 import picknet
 from picknet.captioner import DEFAULT_MODEL, SHIPPED
-from picknet.export import load_network
-from picknet.video import Video
+from picknet.training.export import load_network
+from picknet.video.file import Video
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"

@@ -19,14 +19,17 @@ import pytest
 from clips import write_audio
 from PIL import Image
 
-from picknet import figures
 from picknet.captioner import Sentence, load
 from picknet.cli import main
-from picknet.figures import Storyboard, Thumbnail
-from picknet.live import BadSetting
-from picknet.picking import AllPicker, Pick, PickNetPicker
+from picknet.picking.learned import PickNetPicker
+from picknet.picking.picker import Pick
+from picknet.picking.plain import AllPicker
+from picknet.show import figures
+from picknet.show.figures import Storyboard, Thumbnail
 from picknet.timeline import SHORTEST, Segment, as_csv, as_json, as_srt, as_text, as_vtt, parts, readable
-from picknet.video import Frame, UnreadableVideo
+from picknet.video.file import UnreadableVideo
+from picknet.video.frame import Frame
+from picknet.video.live import BadSetting
 
 
 def segment(start, end, text, *, picks=(), confidence=None, damage=None):

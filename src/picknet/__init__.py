@@ -11,22 +11,21 @@ if TYPE_CHECKING:
     from picknet.captioner import Caption, Captioner, Sentence, Update, load, pick
     from picknet.config import Config, load_config
     from picknet.errors import PicknetError
-    from picknet.frames import PickedFrame
-    from picknet.picking import (
+    from picknet.picking.learned import PickNetPicker, StridePicker
+    from picknet.picking.picker import Pick, Picker
+    from picknet.picking.plain import (
         AllPicker,
         CoinPicker,
         EveryNthPicker,
         KMeansPicker,
-        Pick,
-        Picker,
-        PickNetPicker,
         RandomPicker,
         SceneChangePicker,
-        StridePicker,
         UniformPicker,
     )
+    from picknet.show.frames import PickedFrame
     from picknet.timeline import Segment
-    from picknet.video import Frame, Video
+    from picknet.video.file import Video
+    from picknet.video.frame import Frame
 
     __version__: str
 
@@ -63,10 +62,21 @@ if not TYPE_CHECKING:  # a type checker would take __getattr__ as leave for any 
         "captioner": {"Caption", "Captioner", "Sentence", "Update", "load", "pick"},
         "config": {"Config", "load_config"},
         "errors": {"PicknetError"},
-        "frames": {"PickedFrame"},
+        "picking.learned": {"PickNetPicker", "StridePicker"},
+        "picking.picker": {"Pick", "Picker"},
+        "picking.plain": {
+            "AllPicker",
+            "CoinPicker",
+            "EveryNthPicker",
+            "KMeansPicker",
+            "RandomPicker",
+            "SceneChangePicker",
+            "UniformPicker",
+        },
+        "show.frames": {"PickedFrame"},
         "timeline": {"Segment"},
-        "video": {"Frame", "Video"},
-        "picking": {"Pick", *(name for name in __all__ if name.endswith("Picker"))},
+        "video.file": {"Video"},
+        "video.frame": {"Frame"},
     }
 
     def __getattr__(name: str) -> Any:

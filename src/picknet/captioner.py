@@ -20,20 +20,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from picknet.confidence import Confidence
 from picknet.config import VideoConfig
-from picknet.connection import without_password
 from picknet.errors import PicknetError
-from picknet.live import BadSetting, Live, LiveSource, checked_fps
-from picknet.picking import BudgetPicker, Pick, Picker, Plan, SceneWatch, learned_picker, planned
-from picknet.runtime import BadModel, Look, Runtime, State
-from picknet.search import Ending, Step, all_endings, beam_search, greedy
+from picknet.model.confidence import Confidence
+from picknet.model.folder import BadModel
+from picknet.model.runtime import Look, Runtime, State
+from picknet.model.search import Ending, Step, all_endings, beam_search, greedy
+from picknet.picking.budget import BudgetPicker
+from picknet.picking.learned import learned_picker
+from picknet.picking.picker import Pick, Picker, Plan, planned
+from picknet.picking.scenes import SceneWatch
 from picknet.text import BOS
 from picknet.timeline import PATIENCE, Segment, parts, readable
-from picknet.video import GLANCE_SIZE, Frame, Video
+from picknet.video.file import Video
+from picknet.video.frame import GLANCE_SIZE, Frame
+from picknet.video.live import BadSetting, Live, LiveSource, checked_fps
+from picknet.video.source import without_password
 
 if TYPE_CHECKING:
-    from picknet.frames import PickedFrame
+    from picknet.show.frames import PickedFrame
 
 Array = NDArray[Any]
 Source = str | os.PathLike[str] | Iterable[Frame]
@@ -129,7 +134,7 @@ class Picked:
 
     def images(self) -> "Iterator[PickedFrame]":
         """One after the other, full size and upright."""
-        from picknet.frames import PickedFrame
+        from picknet.show.frames import PickedFrame
 
         for frame, pick in self.frames:
             yield PickedFrame(frame.pixels(), pick)

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from picknet.picking import Pick
-from picknet.video import Frame
+from picknet.picking.picker import Pick
+from picknet.video.frame import Frame
 
 PATIENCE = 2
 """With which strange frame in a row a new scene begins: that of a stream."""

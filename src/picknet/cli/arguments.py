@@ -16,7 +16,7 @@ from picknet.errors import PicknetError
 
 if TYPE_CHECKING:
     from picknet.captioner import Captioner
-    from picknet.picking import Picker
+    from picknet.picking.picker import Picker
 
 DEFAULT_K = 6
 """The paper's k: PickNet's average number of picks on MSVD."""
@@ -99,7 +99,7 @@ def chosen_picker(
     captioner: "Callable[[], Captioner]",
 ) -> "Picker":
     """The picker of this name; picknet and kmeans are those of a captioner."""
-    from picknet import picking
+    from picknet.picking import plain as picking
 
     def distance() -> float:
         """How far apart k frames are, of as many as are sampled."""
@@ -144,8 +144,8 @@ def check_numbers(names: Sequence[PickerName], k: int | None, change: float | No
 
 def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     """The videos that files, folders and patterns stand for, and what is wrong with those that stand for none."""
-    from picknet.connection import without_password
-    from picknet.video import VIDEO_SUFFIXES
+    from picknet.video.file import VIDEO_SUFFIXES
+    from picknet.video.source import without_password
 
     videos: list[str] = []
     problems: list[str] = []
@@ -174,7 +174,7 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
 
 def sheet_paths(sheet: Path, videos: Sequence[str]) -> list[Path]:
     """Where each video's contact sheet goes: the file itself, or NAME.png, NAME-2.png … in the folder."""
-    from picknet.figures import FORMATS
+    from picknet.show.figures import FORMATS
 
     if sheet.suffix and not sheet.is_dir():
         if sheet.suffix.lower() not in FORMATS:
@@ -202,7 +202,7 @@ def own_names(videos: Sequence[str]) -> list[str]:
 
 def seconds_to_tell(videos: Sequence[str]) -> int:
     """How long the films are in all, where somebody sees the bar that it is for."""
-    from picknet.video import UnreadableVideo, Video
+    from picknet.video.file import UnreadableVideo, Video
 
     total = 0.0
     for video in videos if sys.stderr.isatty() else ():

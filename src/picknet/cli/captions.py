@@ -32,9 +32,9 @@ from picknet.errors import PicknetError
 
 if TYPE_CHECKING:
     from picknet.captioner import Caption, Captioner
-    from picknet.figures import Thumbnail
-    from picknet.picking import Pick, Picker
-    from picknet.video import Frame
+    from picknet.picking.picker import Pick, Picker
+    from picknet.show.figures import Thumbnail
+    from picknet.video.frame import Frame
 
 
 class CaptionFormat(StrEnum):
@@ -78,8 +78,8 @@ def caption(
         raise typer.Exit(1)
 
     from picknet.captioner import NothingToCaption
-    from picknet.jobs import LostProcess, in_order
-    from picknet.video import UnreadableVideo
+    from picknet.video.file import UnreadableVideo
+    from picknet.workers import LostProcess, in_order
 
     captioning = _Captioning(model, style, picker, k, change, frames, seed, beam, candidates or 1)
     jobs = min(jobs, len(videos))
@@ -162,7 +162,7 @@ class _Watched:
         self.seen: list[Thumbnail] = []
 
     def pick(self, frames: Iterable["Frame"]) -> Iterator[tuple["Frame", "Pick"]]:
-        from picknet.figures import Thumbnail
+        from picknet.show.figures import Thumbnail
 
         def see(frame: "Frame") -> "Frame":
             self.seen.append(Thumbnail.of(frame))
@@ -172,7 +172,7 @@ class _Watched:
 
 
 def _write_sheet(path: Path, frames: Sequence["Thumbnail"], result: "Caption") -> None:
-    from picknet.figures import contact_sheet, save
+    from picknet.show.figures import contact_sheet, save
 
     save(contact_sheet(frames, result.picks, result.text, title=Path(result.video).name), path)
 

@@ -30,8 +30,8 @@ from picknet.cli.arguments import (
 from picknet.cli.terminal import many, progress, say
 
 if TYPE_CHECKING:
-    from picknet.evaluation import Evaluation, Example
-    from picknet.figures import Strip
+    from picknet.show.figures import Strip
+    from picknet.study.evaluation import Evaluation, Example
 
 
 def evaluate(
@@ -69,12 +69,12 @@ def evaluate(
 
     import warnings
 
-    from picknet import evaluation
     from picknet.captioner import load
-    from picknet.datasets import load_split
-    from picknet.evaluation import examples as chosen
-    from picknet.figures import FORMATS, example_sheet, pick_histograms, save
+    from picknet.data.datasets import load_split
     from picknet.files import write_text
+    from picknet.show.figures import FORMATS, example_sheet, pick_histograms, save
+    from picknet.study import evaluation
+    from picknet.study.evaluation import examples as chosen
 
     for option, path in pictures.items():
         if path and path.suffix.lower() not in FORMATS:
@@ -126,8 +126,8 @@ def evaluate(
 
 def _strip(example: "Example", *, frames: int) -> "Strip":
     """The picked frames of an example, read from its video again."""
-    from picknet.figures import Strip, Thumbnail
-    from picknet.video import Video
+    from picknet.show.figures import Strip, Thumbnail
+    from picknet.video.file import Video
 
     picked = {pick.index for pick in example.caption.picks}
     with Video(example.clip.path) as video:
@@ -164,11 +164,11 @@ def calibrate(
     format: Annotated[ResultFormat, typer.Option(help="json: one object.")] = ResultFormat.text,
 ) -> None:
     """Fit a model's confidence in its captions."""
-    from picknet import confidence
     from picknet.captioner import NothingToCaption, load
-    from picknet.datasets import Missing, load_split
+    from picknet.data.datasets import Missing, load_split
     from picknet.files import write_text, written_whole
-    from picknet.video import UnreadableVideo
+    from picknet.model import confidence
+    from picknet.video.file import UnreadableVideo
 
     clips = load_split(data, dataset=dataset.value, split=split.value)
     captioner = load(model)
@@ -238,10 +238,10 @@ def compare(
 
     import warnings
 
-    from picknet import comparison
     from picknet.captioner import load
-    from picknet.datasets import load_split
-    from picknet.judging import only
+    from picknet.data.clips import only
+    from picknet.data.datasets import load_split
+    from picknet.study import comparison
 
     whole = load_split(data, dataset=dataset.value, split=split.value)
     parts = [only(whole, path) for path in lists] or [whole]

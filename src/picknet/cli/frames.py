@@ -28,9 +28,9 @@ from picknet.cli.arguments import (
 from picknet.cli.terminal import each_second, progress, say
 
 if TYPE_CHECKING:
-    from picknet.frames import PickedFrame
-    from picknet.live import Live
-    from picknet.video import Frame
+    from picknet.show.frames import PickedFrame
+    from picknet.video.frame import Frame
+    from picknet.video.live import Live
 
 
 class PickFormat(StrEnum):
@@ -73,7 +73,7 @@ def pick(
     seed: Seed = 0,
 ) -> None:
     """Pick the frames that matter: as full-size pictures, or ready for a vision-language model."""
-    from picknet.picking import MAX_BUDGET
+    from picknet.picking.budget import MAX_BUDGET
 
     check_numbers([picker], k, change)
     if budget is not None and not 1 <= budget <= MAX_BUDGET:
@@ -98,9 +98,9 @@ def pick(
 
     from picknet.captioner import load, picked
     from picknet.files import check_folder
-    from picknet.frames import write_frames
-    from picknet.live import BadSetting
-    from picknet.video import UnreadableVideo
+    from picknet.show.frames import write_frames
+    from picknet.video.file import UnreadableVideo
+    from picknet.video.live import BadSetting
 
     if out:
         check_folder(out)  # or a long film would be watched in vain
@@ -162,14 +162,14 @@ class _Watch:
     @classmethod
     def over(cls, files: Sequence[str]) -> "_Watch | None":
         """One over the live source that is named, if it is one and nothing else is named."""
-        from picknet.connection import recognised
-        from picknet.live import Live
+        from picknet.video.live import Live
+        from picknet.video.source import recognised
 
         is_live = len(files) == 1 and recognised(files[0]).kind != "file"
         return cls(Live(files[0], note=say)) if is_live else None
 
     def __iter__(self) -> Iterator["Frame"]:
-        from picknet.live import LostSource
+        from picknet.video.live import LostSource
 
         ends = (signal.SIGINT, signal.SIGTERM)
         before = [signal.signal(number, self._end) for number in ends]
@@ -202,7 +202,7 @@ def _print_frames(
     video: str, frames: Iterable["PickedFrame"], format: PickFormat, *, image_format: str, max_side: int | None
 ) -> None:
     """base64: an object a line for each frame; the others: a list a line for each video."""
-    from picknet.frames import anthropic_parts, encode, openai_parts
+    from picknet.show.frames import anthropic_parts, encode, openai_parts
 
     if format is PickFormat.base64:
         for frame in frames:

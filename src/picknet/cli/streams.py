@@ -15,7 +15,7 @@ from picknet.cli.terminal import many, say
 
 if TYPE_CHECKING:
     from picknet.captioner import Update
-    from picknet.live import Live
+    from picknet.video.live import Live
 
 
 class StreamFormat(StrEnum):
@@ -45,7 +45,7 @@ def stream(
 ) -> None:
     """Describe a camera or another stream as it runs: a sentence after every pick."""
     from picknet.captioner import load
-    from picknet.live import Live
+    from picknet.video.live import Live
 
     teller = _Teller(format)
     live = Live(source, fps=fps, realtime=realtime, timeout=timeout, retries=retries, note=teller.note)

@@ -12,10 +12,10 @@ from picknet.cli.terminal import each_second, progress, say, shown
 
 if TYPE_CHECKING:
     from picknet.captioner import Captioner
-    from picknet.figures import Storyboard, Thumbnail
-    from picknet.picking import Pick, Picker
+    from picknet.picking.picker import Pick, Picker
+    from picknet.show.figures import Storyboard, Thumbnail
     from picknet.timeline import Segment
-    from picknet.video import Frame
+    from picknet.video.frame import Frame
 
 
 class TimelineFormat(StrEnum):
@@ -55,10 +55,10 @@ def timeline(
         raise typer.Exit(1)
 
     from picknet.captioner import load
-    from picknet.figures import Storyboard
     from picknet.files import check_folder, written_whole
+    from picknet.show.figures import Storyboard
     from picknet.timeline import as_csv, as_json, as_srt, as_text, as_vtt
-    from picknet.video import UnreadableVideo
+    from picknet.video.file import UnreadableVideo
 
     for path in filter(None, (*places, *sheets)):
         check_folder(path.parent)  # a long film would be watched in vain
@@ -149,7 +149,7 @@ class _TimelineWatch:
         self._kept: dict[int, Thumbnail] = {}
 
     def pick(self, frames: Iterable["Frame"]) -> Iterator[tuple["Frame", "Pick"]]:
-        from picknet.figures import Thumbnail
+        from picknet.show.figures import Thumbnail
 
         for frame, pick in self._picker.pick(map(self._see, frames)):
             if self._keep:

@@ -46,7 +46,7 @@ def report(
     out: Annotated[Path, typer.Option(help="A folder for report.md and the training curves.")],
 ) -> None:
     """Tell what training runs did: what each stage added, curves, cost."""
-    from picknet import report
+    from picknet.study import report
 
     report.write([report.read_run(run) for run in runs], out)
     print(out / "report.md")
@@ -90,14 +90,14 @@ def train(
 ) -> None:
     """Train the paper's three stages, and refinement where the config asks for it."""
     from picknet.captioner import find_model
-    from picknet.datasets import data_folders
+    from picknet.data.datasets import data_folders
 
     start_folder = find_model(start)[1] if start else None
     read = _read_config(config, settings or [], start=start_folder, run=out if resume else None)
     default = DatasetName.folder if start and not config else DatasetName.msvd
     folders = data_folders(data, (dataset or default).value)
     with _train_extra(), _TrainingWatch() as watch:
-        from picknet import training
+        from picknet.training import recipe as training
 
         model = training.train(
             read,
@@ -184,7 +184,7 @@ def export(
 
     more = _read_card(card) if card else {}
     with _train_extra():
-        from picknet import training
+        from picknet.training import recipe as training
 
         training.export_run(run, out)
     if more:

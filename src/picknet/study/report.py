@@ -1,0 +1,349 @@
+"""What training runs did, from their run folders: what each stage added, the curves, the settings, the cost.
+
+A folder is read as far as it goes. An older picknet may have written less, a run may still be going or have been copied
+in part; what is not there is said.
+"""
+
+import csv
+import json
+import math
+import os
+import shlex
+import statistics
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from picknet.config import flat
+from picknet.errors import PicknetError
+from picknet.files import write_text
+from picknet.show.figures import save
+from picknet.show.page import COLOURS, DARK_GREEN
+from picknet.study.charts import Chart, Line, Panel, line_chart
+from picknet.study.evaluation import markdown_table
+
+PARTS = ("config.toml", "origin.json", "versions.json", "clips.json", "metrics.csv", "model/card.json")
+RUN_PARTS = ("origin.json", "versions.json", "metrics.csv")
+"""What a run folder has and a model folder has not."""
+CURVES = {
+    "loss": ("Loss", "of a word, mean of an epoch"),
+    "reward": ("Reward", "mean over the sampled picks of an epoch"),
+    "val_cider": ("Validation CIDEr", "of greedy captions"),
+    "val_picks": ("Validation picks", "mean of a clip"),
+}
+
+
+class NotARun(PicknetError):
+    """A folder that no training has written."""
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """The best epoch of a stage, as the run kept it; 0 is what the stage started from."""
+
+    stage: str
+    best_epoch: int
+    val_cider: float
+    val_picks: float
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """All that a run folder tells."""
+
+    name: str
+    settings: Mapping[str, Any]
+    """Of config.toml, by their dotted names, without the seed."""
+    seed: int | None
+    origin: Mapping[str, Any]
+    versions: Mapping[str, Any]
+    clips: Mapping[str, Any]
+    epochs: Sequence[Mapping[str, Any]]
+    """The rows of metrics.csv: stage, epoch, and numbers; None where the row has none."""
+    results: Sequence[StageResult]
+    gaps: Sequence[str]
+    """What could not be told, and why."""
+
+
+def read_run(folder: str | os.PathLike[str]) -> RunRecord:
+    """A run folder, as far as it goes."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise NotARun(f"{path}: {'is not a folder' if path.exists() else 'no such folder'}; a run is a folder")
+    if not any((path / part).is_file() for part in RUN_PARTS):
+        kind = "is a model folder, and" if (path / "words.txt").is_file() else "is no run folder: it"
+        raise NotARun(f"{path}: {kind} has none of {', '.join(RUN_PARTS)}; name what picknet train --out wrote")
+    gaps: list[str] = []
+    settings = flat(_read(path / "config.toml", tomllib.loads, gaps))
+    seed = settings.pop("seed", None)
+    epochs = _epochs(path / "metrics.csv", gaps)
+    if epochs and not any(row.get("seconds") is not None for row in epochs):
+        gaps.append("metrics.csv has no seconds, so the cost of training is not known")
+    card = _read(path / "model" / "card.json", json.loads, gaps)
+    return RunRecord(
+        name=str(folder),
+        settings=settings,
+        seed=seed if isinstance(seed, int) else None,
+        origin=_read(path / "origin.json", json.loads, gaps),
+        versions=_read(path / "versions.json", json.loads, gaps),
+        clips=_read(path / "clips.json", json.loads, gaps),
+        epochs=epochs,
+        results=_results(card, epochs, gaps),
+        gaps=gaps,
+    )
+
+
+def write(runs: Sequence[RunRecord], folder: Path) -> None:
+    """report.md, and the training curves as curves.png and curves.svg."""
+    curves = chart(runs)
+    if curves:
+        save(curves.image(), folder / "curves.png")
+        write_text(folder / "curves.svg", curves.svg())
+    write_text(folder / "report.md", markdown(runs, curves="curves.png" if curves else None))
+
+
+# --- Reading ---
+
+
+def _read(path: Path, parse: Callable[[str], Any], gaps: list[str]) -> dict[str, Any]:
+    """The table in a file; empty, and a gap, where it cannot be had."""
+    name = f"{path.parent.name}/{path.name}" if path.name == "card.json" else path.name
+    try:
+        content = parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        gaps.append(f"no {name}")
+        return {}
+    except (OSError, ValueError) as error:
+        gaps.append(f"{name} cannot be read ({error})")
+        return {}
+    if not isinstance(content, dict):
+        gaps.append(f"{name} holds no table")
+        return {}
+    return content
+
+
+def _epochs(path: Path, gaps: list[str]) -> list[dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        gaps.append("no metrics.csv: no epoch is done")
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        gaps.append(f"metrics.csv cannot be read ({error})")
+        return []
+    epochs = []
+    for number, row in enumerate(csv.DictReader(text.splitlines()), start=2):
+        try:
+            numbers = {key: float(value) if value else None for key, value in row.items() if key != "stage"}
+            # A kill may have cut the last row.
+            if None in row or None in row.values() or not row["stage"]:
+                raise ValueError
+            epochs.append({**numbers, "stage": row["stage"], "epoch": int(row["epoch"])})
+        except (ValueError, TypeError, KeyError):
+            gaps.append(f"line {number} of metrics.csv is cut or no row of numbers, and is left out")
+    return epochs
+
+
+def _results(card: Mapping[str, Any], epochs: Sequence[Mapping[str, Any]], gaps: list[str]) -> list[StageResult]:
+    """What the model's card says of a stage, and where it says nothing, the highest CIDEr in the log."""
+    told = card.get("stages")
+    results = []
+    for stage in dict.fromkeys([*(row["stage"] for row in epochs), *(told if isinstance(told, dict) else ())]):
+        try:
+            best = card["stages"][stage]
+            results.append(StageResult(stage, int(best["epoch"]), float(best["val_cider"]), float(best["val_picks"])))
+            continue
+        except (KeyError, TypeError, ValueError):
+            gaps.append(f"no word of {stage} in model/card.json: it is told by its highest val_cider in metrics.csv")
+        rows = [row for row in epochs if row["stage"] == stage and row.get("val_cider") is not None]
+        if rows:
+            row = max(rows, key=lambda row: (row["val_cider"], row["epoch"]))
+            picks = math.nan if row.get("val_picks") is None else row["val_picks"]
+            results.append(StageResult(stage, row["epoch"], row["val_cider"], picks))
+    return results
+
+
+# --- Telling ---
+
+
+def groups(runs: Sequence[RunRecord]) -> list[list[RunRecord]]:
+    """Runs that differ by the seed alone, together; a run whose settings are not known stands alone."""
+    found: list[list[RunRecord]] = []
+    for run in runs:
+        same = (g for g in found if run.settings and g[0].settings == run.settings and g[0].origin == run.origin)
+        group = next(same, None)
+        if group is None:
+            found.append([run])
+        else:
+            group.append(run)
+    return found
+
+
+def markdown(runs: Sequence[RunRecord], *, curves: str | None) -> str:
+    grouped = groups(runs)
+    parts = ["# Training runs"]
+    if curves:
+        parts.append(f"![Training curves]({curves})")
+    parts.append(
+        "What each stage added, in validation CIDEr of its best epoch: mean ± standard deviation over the runs that "
+        "differ by the seed alone."
+    )
+    for number, group in enumerate(grouped, start=1):
+        parts += [f"## {_title(number, group)}", _stage_table(group), _run_table(group), _commands(group)]
+    if len(grouped) > 1:
+        parts += ["## Settings that differ", _differing(grouped)]
+    gaps = [f"- {run.name}: {gap}" for run in runs for gap in run.gaps]
+    if gaps:
+        parts += ["## What is missing", "\n".join(gaps)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _title(number: int, group: Sequence[RunRecord]) -> str:
+    seeds = [str(run.seed) for run in group if run.seed is not None]
+    told = f", seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" if seeds else ""
+    return f"{number}. {len(group)} run{'s' * (len(group) > 1)}{told}"
+
+
+def _stage_table(group: Sequence[RunRecord]) -> str:
+    stages = list(dict.fromkeys(result.stage for run in group for result in run.results))
+    if not stages:
+        return "No stage is done."
+    cells = [["stage", "runs", "best epoch", "CIDEr", "added", "picks", "epochs", "seconds"]]
+    for stage in stages:
+        results = {run.name: result for run in group for result in run.results if result.stage == stage}
+        added = []
+        for run in group:
+            place = next((n for n, result in enumerate(run.results) if result.stage == stage), 0)
+            if place:
+                added.append(run.results[place].val_cider - run.results[place - 1].val_cider)
+        epochs = [len(_of(run, stage)) for run in group if _of(run, stage)]
+        cells.append(
+            [
+                stage,
+                str(len(results)),
+                _spread([result.best_epoch for result in results.values()], digits=0),
+                _spread([result.val_cider for result in results.values()]),
+                _spread(added, sign="+"),
+                _spread([result.val_picks for result in results.values()]),
+                _spread(epochs, digits=0),
+                _spread([seconds for run in group if (seconds := _seconds(_of(run, stage))) is not None], digits=0),
+            ]
+        )
+    return markdown_table(cells)
+
+
+def _run_table(group: Sequence[RunRecord]) -> str:
+    versions = list(dict.fromkeys(name for run in group for name in run.versions))
+    cells = [["run", "seed", "train clips", "val clips", "epochs", "seconds", *versions]]
+    for run in group:
+        seconds = _seconds(run.epochs)
+        cells.append(
+            [
+                run.name,
+                "–" if run.seed is None else str(run.seed),
+                _clips(run, "train"),
+                _clips(run, "val"),
+                str(len(run.epochs)),
+                "–" if seconds is None else f"{seconds:,.0f}",
+                *(str(run.versions.get(name, "–")) for name in versions),
+            ]
+        )
+    return markdown_table(cells)
+
+
+def _clips(run: RunRecord, split: str) -> str:
+    parts = run.clips.get(split)
+    if not isinstance(parts, dict):
+        return "–"
+    used, missing = (len(parts.get(key) or ()) for key in ("used", "missing"))
+    return f"{used:,}" + (f" ({missing:,} missing)" if missing else "")
+
+
+def _commands(group: Sequence[RunRecord]) -> str:
+    """The command of each run: as it was noted, or one that runs the same settings."""
+    lines = [run.versions.get("command") or _command(run) for run in group]
+    return "```console\n" + "\n".join(f"$ {line}" for line in lines if line) + "\n```" if any(lines) else ""
+
+
+def _command(run: RunRecord) -> str:
+    if not run.settings:
+        return ""
+    words = ["picknet", "train", f"{run.name}/config.toml"]
+    # Several data sets are noted as one+another.
+    for dataset in str(run.origin.get("dataset", "msvd")).split("+"):
+        words += ["--data", f"{dataset}=DATA"]
+    if isinstance(start := run.origin.get("from"), str):
+        words += ["--from", start]
+        for stage in dict.fromkeys(row["stage"] for row in run.epochs):
+            words += ["--stage", stage]
+    return shlex.join([*words, "--out", f"{run.name}-again"])
+
+
+def _differing(grouped: Sequence[Sequence[RunRecord]]) -> str:
+    known = [(number, group[0]) for number, group in enumerate(grouped, start=1) if group[0].settings]
+    tables = [{**run.settings, **{f"origin: {key}": value for key, value in run.origin.items()}} for _, run in known]
+    names = list(dict.fromkeys(name for table in tables for name in table))
+    differing = [name for name in names if any(table.get(name) != tables[0].get(name) for table in tables)]
+    if not differing:
+        return "None that is known."
+    cells = [["setting", *(str(number) for number, _ in known)]]
+    for name in differing:
+        cells.append([name, *(json.dumps(table[name]) if name in table else "–" for table in tables)])
+    return markdown_table(cells)
+
+
+def _of(run: RunRecord, stage: str) -> list[Mapping[str, Any]]:
+    return [row for row in run.epochs if row["stage"] == stage]
+
+
+def _seconds(epochs: Sequence[Mapping[str, Any]]) -> float | None:
+    """How long epochs took; None where one of them does not tell."""
+    seconds = [row.get("seconds") for row in epochs]
+    known = [value for value in seconds if value is not None]
+    return sum(known) if known and len(known) == len(seconds) else None
+
+
+def _spread(values: Sequence[float], *, digits: int = 1, sign: str = "") -> str:
+    """mean ± standard deviation, or the one value."""
+    if not values or any(math.isnan(value) for value in values):
+        return "–"
+    mean = f"{statistics.mean(values):{sign},.{digits}f}".replace("-", "−")
+    if len(values) == 1:
+        return mean
+    return f"{mean} ± {statistics.stdev(values):,.{digits}f}"
+
+
+# --- Drawing ---
+
+
+def chart(runs: Sequence[RunRecord]) -> Chart | None:
+    """Loss, reward, validation CIDEr and picks by epoch; a stage begins at the same place for all runs."""
+    lengths: dict[str, int] = {}
+    for run in runs:
+        for row in run.epochs:
+            lengths[row["stage"]] = max(lengths.get(row["stage"], 0), row["epoch"])
+    if not lengths:
+        return None
+    starts: dict[str, int] = {}
+    for stage in lengths:
+        starts[stage] = sum(lengths[before] for before in starts)
+    stretches = [(stage, starts[stage], starts[stage] + lengths[stage]) for stage in lengths]
+    colours = [DARK_GREEN, *COLOURS]
+    short = [Path(run.name).name for run in runs]
+    names = short if len(set(short)) == len(short) else [run.name for run in runs]
+    panels = []
+    for key, (title, note) in CURVES.items():
+        lines = []
+        for number, (name, run) in enumerate(zip(names, runs, strict=True)):
+            pieces = [
+                [(starts[stage] + row["epoch"], row[key]) for row in _of(run, stage) if row.get(key) is not None]
+                for stage in lengths
+            ]
+            pieces = [piece for piece in pieces if piece]
+            if pieces:
+                lines.append(Line(name, pieces, colours[number % len(colours)], dots=False))
+        if lines:
+            panels.append(Panel(title, note, "epoch", lines, stretches=stretches, height=480))
+    return line_chart(panels) if panels else None

@@ -1,0 +1,286 @@
+"""A trained network as a model folder, and back: config, words, weights, card, and four ONNX graphs.
+
+The graphs hold no weights. Their initialisers point into weights.safetensors, so that every number is stored once,
+for further training and for use alike.
+"""
+
+import contextlib
+import json
+import logging
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from picknet.config import Config, ModelConfig, load_config, to_toml
+from picknet.files import UnwritableFile, write_text, written_whole
+from picknet.model.folder import WEIGHTS, BadModel
+from picknet.text import Vocabulary
+from picknet.training.network import Network, State, StridePickNet
+from picknet.video.frame import GLANCE_SIZE
+
+
+def export(
+    network: Network, vocabulary: Vocabulary, config: Config, folder: str | Path, *, card: dict[str, Any] | None = None
+) -> None:
+    """Write a model folder, whole or not at all; `card` says what the model was trained on and how good it is."""
+    from safetensors.torch import save
+
+    target = Path(folder)
+    if target.exists() and not (target / "words.txt").exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UnwritableFile(f"{target}: is there already and is no model folder; name a new folder")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    except OSError as error:
+        raise UnwritableFile(f"{target}: cannot be written ({error.strerror})") from error
+    try:
+        (building / WEIGHTS).write_bytes(save(half_weights(network)))
+        vocabulary.save(building / "words.txt")
+        write_text(building / "config.toml", to_toml(config))
+        write_text(building / "card.json", json.dumps(card or {}, indent=2, ensure_ascii=False) + "\n")
+        _export_graphs(network, config.model, building)
+        building.chmod(0o755)
+        if target.exists():
+            target.rename(building.with_suffix(".old"))
+        building.rename(target)
+    except OSError as error:
+        raise UnwritableFile(f"{target}: cannot be written ({error.strerror or error})") from error
+    finally:
+        for leftover in (building, building.with_suffix(".old")):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def load_network(folder: str | Path) -> tuple[Network, Vocabulary, Config]:
+    """The network of a model folder, ready for further training."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise BadModel(f"{folder}: no such model folder")
+    config = load_config(folder / "config.toml")
+    vocabulary = Vocabulary.load(folder / "words.txt")
+    network = Network(config.model, len(vocabulary), pretrained=False)
+    path = folder / WEIGHTS
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise BadModel(f"{path}: cannot be read ({error})") from error
+    expected = {name: tensor.shape for name, tensor in _stored(network).items()}
+    found = {name: tensor.shape for name, tensor in weights.items()}
+    if found != expected:
+        wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+        raise BadModel(f"{path}: does not fit config.toml and words.txt beside it (first difference: {wrong[0]})")
+    network.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, strict=False)
+    return network, vocabulary, config
+
+
+def half_weights(network: Network) -> dict[str, Tensor]:
+    """The weights as a model folder stores them: matrices in 16 bits, vectors (biases, batch norms) in 32."""
+    return {
+        name: tensor.detach().to("cpu", torch.float16 if tensor.dim() > 1 else torch.float32).contiguous()
+        for name, tensor in _stored(network).items()
+    }
+
+
+def _stored(network: Network) -> dict[str, Tensor]:
+    # Batch norms count the batches they saw; nothing reads that number.
+    return {name: tensor for name, tensor in network.state_dict().items() if not name.endswith("num_batches_tracked")}
+
+
+class _Graph(nn.Module):
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def complete(self, model: Any) -> None:
+        """Say in the ONNX model what tracing could not."""
+
+
+class _CNNGraph(_Graph):
+    inputs, outputs = ("pixels",), ("features",)
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.cnn = network.cnn
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        features: Tensor = self.cnn(pixels)
+        return features
+
+
+class _PolicyGraph(_Graph):
+    inputs, outputs = ("glances", "templates", "waits"), ("logits",)
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.picknet = network.picknet
+        self.blind = isinstance(self.picknet, StridePickNet) and self.picknet.is_blind
+
+    def forward(self, glances: Tensor, templates: Tensor, waits: Tensor) -> Tensor:
+        if self.blind:  # what would be multiplied by zero need not be computed
+            assert isinstance(self.picknet, StridePickNet)
+            return self.picknet.clock(waits, self.picknet.decide.bias)
+        logits: Tensor = self.picknet(glances, templates, waits)
+        return logits
+
+
+class _EncoderGraph(_Graph):
+    inputs = ("features", "h", "c")
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.encoder = network.encoder
+        self.outputs = ("next_h", "next_c", *(("keys", "values") if self.encoder.attended else ()))
+
+    def forward(self, features: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        state, keys, values = self.encoder.step(features, State(h, c))
+        return (*state, keys, values)[: len(self.outputs)]
+
+
+class _DecoderGraph(_Graph):
+    outputs = ("log_probabilities", "next_state")
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.decoder = network.decoder
+        attending = network.encoder.attended
+        self.inputs = ("words", "video", *(("keys", "values") if attending else ()), "state")
+
+    def forward(
+        self, words: Tensor, video: Tensor, state: Tensor, keys: Tensor | None = None, values: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if keys is None or values is None:
+            keys = values = video[:, None, :0]
+        return self.decoder.step(words, video, keys, values, state)
+
+    def complete(self, model: Any) -> None:
+        """Let it take one memory for all words, or one for each.
+
+        PyTorch traces one, since it must know what to broadcast; ONNX sees that as it runs. The 1 is left in two
+        places: the shapes of the inputs, and where keys and values are split into heads.
+        """
+        import onnx
+
+        for port in model.graph.input:
+            if port.name in ("video", "keys", "values"):
+                port.type.tensor_type.shape.dim[0].dim_param = "memories"
+        if self.decoder.attention is None:
+            return
+        reshaped = {node.input[0]: node for node in model.graph.node if node.op_type == "Reshape"}
+        for name in ("keys", "values"):
+            reshaped[name].input[1] = "heads"
+            del reshaped[name].attribute[:]
+        sizes = [0, 0, self.decoder.attention.heads, -1]  # 0: as it is
+        model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["heads"], value_ints=sizes))
+
+
+def _export_graphs(network: Network, config: ModelConfig, folder: Path) -> None:
+    device = next(network.parameters()).device
+    training = network.training
+    network = network.cpu().eval()
+    glances = torch.zeros(2, GLANCE_SIZE, GLANCE_SIZE, dtype=torch.uint8)
+    pixels = torch.zeros(2, config.image_size, config.image_size, 3, dtype=torch.uint8)
+    features = torch.zeros(2, network.cnn.num_cells, network.cnn.feature_size)
+    states, words = torch.zeros(2, config.state_size), torch.zeros(2, dtype=torch.int64)
+    cells = torch.zeros(1, 3, config.embedding_size)
+    inputs = {
+        "pixels": pixels,
+        "glances": glances,
+        "templates": glances.clone(),
+        "waits": torch.zeros(2),
+        "features": features,
+        "h": states,
+        "c": states.clone(),
+        "words": words,
+        "video": states[:1].clone(),
+        "keys": cells,
+        "values": cells.clone(),
+        "state": states.clone(),
+    }
+    graphs: dict[str, _Graph] = {
+        "cnn": _CNNGraph(network),
+        "policy": _PolicyGraph(network),
+        "encoder": _EncoderGraph(network),
+        "decoder": _DecoderGraph(network),
+    }
+    for name, graph in graphs.items():
+        example = {key: inputs[key] for key in graph.inputs}
+        _export_graph(graph.eval(), example, folder / f"{name}.onnx", folder / WEIGHTS)
+    network.to(device).train(training)
+
+
+def _export_graph(graph: _Graph, example: dict[str, Tensor], path: Path, weights: Path) -> None:
+    import onnx
+    from onnxscript.optimizer import fold_constants, remove_unused_nodes
+
+    batch, cells = torch.export.Dim("n", min=1), torch.export.Dim("cells", min=1)
+    dynamic = {"video": {}, "keys": {1: cells}, "values": {1: cells}}
+    with warnings.catch_warnings(), _quiet("torch.onnx"):
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            graph,
+            kwargs=example,
+            dynamo=True,
+            verbose=False,
+            optimize=False,  # it would fold batch norms into new weights; the runtime does that as it loads
+            input_names=list(graph.inputs),
+            output_names=list(graph.outputs),
+            dynamic_shapes={name: dynamic.get(name, {0: batch}) for name in graph.inputs},
+        )
+        # A transposed weight would be stored a second time; the runtime transposes as it loads.
+        fold_constants(program.model, should_fold=lambda node: False if node.op_type == "Transpose" else None)  # type: ignore[union-attr]
+    model = program.model_proto  # type: ignore[union-attr]
+    graph.complete(model)
+    remove_unused_nodes(model)
+    _point_into(model, weights)
+    for node in model.graph.node:
+        node.ClearField("metadata_props")  # the exporter's stack traces: large, and of no use here
+        node.ClearField("doc_string")
+    with written_whole(path) as temporary:
+        onnx.save(model, temporary)
+
+
+def _point_into(model: Any, weights: Path) -> None:
+    """Replace the weights inside an ONNX model by references into a safetensors file, widened to 32 bits on load."""
+    import onnx
+
+    with weights.open("rb") as file:
+        header_size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(header_size))
+    widenings = []
+    for initializer in model.graph.initializer:
+        stored = header.get(initializer.name)
+        if stored is None:
+            continue
+        name, (begin, end) = initializer.name, stored["data_offsets"]
+        half = stored["dtype"] == "F16"
+        initializer.Clear()
+        initializer.name = f"{name}.half" if half else name
+        initializer.dims.extend(stored["shape"])
+        initializer.data_type = onnx.TensorProto.FLOAT16 if half else onnx.TensorProto.FLOAT
+        initializer.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (("location", weights.name), ("offset", 8 + header_size + begin), ("length", end - begin)):
+            entry = initializer.external_data.add()
+            entry.key, entry.value = key, str(value)
+        if half:
+            widenings.append(onnx.helper.make_node("Cast", [f"{name}.half"], [name], to=onnx.TensorProto.FLOAT))
+    nodes = [*widenings, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    del model.graph.value_info[:]  # it still speaks of the 32-bit initialisers
+
+
+@contextlib.contextmanager
+def _quiet(logger: str) -> Iterator[None]:
+    level = logging.getLogger(logger).level
+    logging.getLogger(logger).setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.getLogger(logger).setLevel(level)

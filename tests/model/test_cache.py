@@ -1,0 +1,166 @@
+"""What is kept between runs may be missing, damaged or unwritable: at most it is made again."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from picknet.model import cache, runtime
+from picknet.model.runtime import Runtime
+
+PROGRAM = """
+import sys
+import numpy as np
+from picknet.model.runtime import Runtime
+size = 64
+pixels = np.arange(size * size * 3, dtype=np.int64).reshape(1, size, size, 3).astype(np.uint8)
+print(Runtime(sys.argv[1]).features(pixels).astype(np.float64).sum().hex())
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PICKNET_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The names of graphs that were compiled, not read back."""
+    compiled: list[str] = []
+
+    class Core:
+        def compile_model(self, graph: object, *arguments: object) -> object:
+            compiled.append("one")
+            return real.compile_model(graph, *arguments)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(real, name)
+
+    real = runtime._core()
+    monkeypatch.setattr(runtime, "_core", Core)
+    return compiled
+
+
+def features(folder: Path) -> np.ndarray:
+    size = 64
+    pixels = np.arange(size * size * 3).reshape(1, size, size, 3).astype(np.uint8)
+    return Runtime(folder).features(pixels)
+
+
+def test_what_is_kept_comes_back(place: Path) -> None:
+    assert cache.kept("a") is None
+    cache.keep("a", b"content")
+    assert cache.kept("a") == b"content"
+    assert [entry.name for entry in place.iterdir()] == ["a.picknet"]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"", lambda data: data[::-1]]
+)
+def test_what_was_changed_is_not_there(place: Path, damage) -> None:
+    cache.keep("a", b"content")
+    (place / "a.picknet").write_bytes(damage((place / "a.picknet").read_bytes()))
+    assert cache.kept("a") is None
+    cache.keep("a", b"content")
+    assert cache.kept("a") == b"content"
+
+
+def test_the_entries_not_used_for_longest_go_and_what_is_not_ours_stays(place: Path) -> None:
+    place.mkdir()
+    (place / "letter.txt").write_text("to whom it may concern")
+    os.utime(place / "letter.txt", (0, 0))
+    for number in range(cache.MAX_ENTRIES):
+        cache.keep(f"{number}", b"")
+        os.utime(place / f"{number}.picknet", (number, number))
+    assert cache.kept("0") == b""  # used just now
+    cache.keep("new", b"")
+    kept = ["new", "0", *map(str, range(2, cache.MAX_ENTRIES))]
+    assert {entry.name for entry in place.iterdir()} == {"letter.txt", *(f"{name}.picknet" for name in kept)}
+
+
+def test_an_empty_name_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PICKNET_CACHE", "")
+    cache.keep("a", b"content")
+    assert cache.folder() is None
+    assert cache.kept("a") is None
+
+
+def test_a_machine_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PICKNET_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert cache.folder() is None
+
+
+def test_the_second_run_does_not_compile(place: Path, model_folder: Path, compilations: list[str]) -> None:
+    first = features(model_folder)
+    assert len(compilations) == 1
+    np.testing.assert_array_equal(features(model_folder), first)
+    assert len(compilations) == 1
+    assert len(list(place.iterdir())) == 1
+
+
+def test_another_version_compiles_anew(
+    place: Path, model_folder: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import openvino
+
+    features(model_folder)
+    monkeypatch.setattr(openvino, "get_version", lambda: "another")
+    features(model_folder)
+    assert (len(compilations), len(list(place.iterdir()))) == (2, 2)
+
+
+def test_other_weights_compile_anew(
+    place: Path, model_folder: Path, attending_folder: Path, compilations: list[str]
+) -> None:
+    features(model_folder)
+    features(attending_folder)
+    assert len(compilations) == 2
+
+
+def test_what_openvino_refuses_is_made_again(place: Path, model_folder: Path, compilations: list[str]) -> None:
+    right = features(model_folder)
+    (entry,) = place.iterdir()
+    cache.keep(entry.stem, b"not a compiled graph, but kept as it was")
+    np.testing.assert_array_equal(features(model_folder), right)
+    np.testing.assert_array_equal(features(model_folder), right)
+    assert len(compilations) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_done_without(
+    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    for impossible in (tmp_path / "file" / "cache", Path("/proc/picknet")):  # also for one who may write everywhere
+        monkeypatch.setenv("PICKNET_CACHE", str(impossible))
+        assert features(model_folder).shape[0] == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk is played by /dev/full")
+def test_a_full_disk_is_done_without(place: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tempfile
+
+    place.mkdir()
+    (place / "full").symlink_to("/dev/full")
+    monkeypatch.setattr(tempfile, "mkstemp", lambda **_: (os.open("/dev/null", os.O_RDONLY), str(place / "full")))
+    assert features(model_folder).shape[0] == 1
+    assert list(place.iterdir()) == []
+
+
+def test_processes_that_begin_together_agree(place: Path, model_folder: Path) -> None:
+    def begin() -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", PROGRAM, str(model_folder)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    together = [begin(), begin(), begin()]
+    said = {process.communicate(timeout=120)[0] for process in together}
+    afterwards = begin().communicate(timeout=120)[0]
+    assert said == {afterwards}
+    assert afterwards.strip()
+    assert len(list(place.iterdir())) == 1

@@ -1,0 +1,533 @@
+"""The graphs against PyTorch, and what is said about model folders that cannot be used."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from picknet.errors import PicknetError
+from picknet.model.folder import BadModel
+from picknet.model.runtime import PRECISION, Runtime, State
+from picknet.picking.learned import StridePicker
+from picknet.video.frame import Frame
+
+
+@pytest.fixture(scope="module")
+def runtime(model_folder):
+    return Runtime(model_folder)
+
+
+@pytest.fixture(scope="module")
+def attending(attending_folder):
+    return Runtime(attending_folder)
+
+
+@pytest.fixture(scope="module", params=["the paper's", "attending"])
+def either(request):
+    return request.getfixturevalue("runtime" if request.param == "the paper's" else "attending")
+
+
+@pytest.fixture(scope="module")
+def network(either):
+    """The PyTorch network of the same model folder."""
+    from picknet.training.export import load_network
+
+    return load_network(either.folder)[0].eval()
+
+
+def as_torch(*arrays):
+    import torch
+
+    return tuple(torch.from_numpy(array) for array in arrays)
+
+
+def random_state(rng, count):
+    return rng.standard_normal((count, 24)).astype(np.float32)
+
+
+def random_memory(rng, runtime, num_picks=3, count=1):
+    """What a runtime remembers of some videos: of a few frames of noise each."""
+    memory = runtime.start(count)
+    for _ in range(num_picks):
+        memory = runtime.encode(random_features(rng, runtime, count), memory)
+    return memory
+
+
+def random_features(rng, runtime, count):
+    return rng.random((count, runtime.config.model.grid**2, 1280), dtype=np.float32)
+
+
+def test_features_are_those_of_the_pytorch_network(either, network, monkeypatch):
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 64, 64, 3), dtype=np.uint8)
+    expected = network.cnn(*as_torch(pixels)).detach().numpy()
+    # In half precision, where the processor has it, they are near; the graph itself is exact.
+    near = either.features(pixels)
+    assert near.shape == (3, either.config.model.grid**2, 1280)
+    assert np.linalg.norm(near - expected) < 0.05 * np.linalg.norm(expected)
+    monkeypatch.setitem(PRECISION, "cnn", "f32")
+    plain = Runtime(either.folder)
+    assert not plain.rounds
+    for found in (plain.features(pixels), either.exact_features(pixels)):
+        assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+def test_frames_looked_at_side_by_side_have_the_features_they_have_one_by_one(either):
+    pixels = np.random.default_rng(4).integers(0, 256, (8, 64, 64, 3), dtype=np.uint8)
+    before = pixels.copy()
+    alone = [either.look(one).features() for one in pixels]
+    assert len({features.tobytes() for features in alone}) == 8
+    for order in (range(8), (3, 0, 1, 2, 7, 6, 5, 4), range(7, -1, -1)):
+        looks = [either.look(one) for one in pixels]
+        for place in order:
+            np.testing.assert_array_equal(looks[place].features(), alone[place])
+            assert looks[place].is_over
+        # A look that nobody waits for does no harm to those that follow.
+        given_up = either.look(np.zeros_like(pixels[0]))
+        del given_up
+    np.testing.assert_array_equal(either.features(pixels), np.concatenate(alone))
+    either.exact_features(pixels[:1])
+    np.testing.assert_array_equal(pixels, before)
+
+
+def test_a_policy_that_has_learned_nothing_is_known_not_to_look(model_folder, attending_folder):
+    from picknet.captioner import load
+
+    assert Runtime(model_folder).policy_looks
+    assert Runtime(attending_folder).policy_looks
+    assert not load().runtime.policy_looks  # the model that is shipped
+
+
+def test_the_probability_of_picking_is_the_softmax_of_the_policys_logits(either, network):
+    glances, templates = np.random.default_rng(1).integers(0, 256, (2, 5, 56, 56), dtype=np.uint8)
+    waits = np.linspace(0, 2, 5, dtype=np.float32)
+    expected = network.picknet(*as_torch(glances, templates, waits)).softmax(-1)[:, 1].detach().numpy()
+    assert either.policy(glances, templates, waits) == pytest.approx(expected, abs=1e-5)
+
+
+def test_extreme_logits_are_certain_not_undefined(runtime, monkeypatch):
+    logits = np.array([[0, 1e4], [1e4, 0], [3, 3]], dtype=np.float32)
+    monkeypatch.setattr(runtime, "_run", lambda *_, **__: {"logits": logits})
+    with np.errstate(all="raise"):
+        assert runtime.policy(None, None, None).tolist() == [1.0, 0.0, 0.5]
+
+
+def test_the_picks_of_a_stride_policy_are_those_of_its_walk_in_training(attending):
+    import torch
+
+    from picknet.training.export import load_network
+
+    rng = np.random.default_rng(6)
+    glances = (rng.random((20, 1, 1)) * rng.integers(0, 256, (20, 56, 56))).astype(np.uint8)
+    frames = [
+        Frame.from_pixels(np.repeat(glance[:, :, None], 3, axis=2), index=index, seconds=index / 2)
+        for index, glance in enumerate(glances)
+    ]
+    seen = np.stack([frame.glance() for frame in frames])
+    walk = load_network(attending.folder)[0].picknet.walk(torch.from_numpy(seen[None]), torch.tensor([20]))
+    expected = walk.picked[0].nonzero().flatten().tolist()
+    picks = [pick.index for _, pick in StridePicker(attending.policy, stride=2.5).pick(frames)]
+    assert picks == expected
+    assert picks != [1, 3, 6, 8, 11, 13, 16, 18]  # what an untrained policy would pick: it has learned to deviate
+
+
+def test_an_encoder_step_is_that_of_the_pytorch_network(either, network):
+    from picknet.training.network import State as TorchState
+
+    rng = np.random.default_rng(2)
+    features = random_features(rng, either, 2)
+    before = either.start(2)._replace(h=random_state(rng, 2), c=random_state(rng, 2))
+    after = either.encode(features, before)
+    state, keys, values = network.encoder.step(*as_torch(features), TorchState(*as_torch(before.h, before.c)))
+    for ours, theirs in zip(after, (*state, keys, values), strict=True):
+        assert ours == pytest.approx(theirs.detach().numpy(), abs=1e-4)
+
+
+@pytest.mark.parametrize("num_memories", [1, 3])
+def test_a_decoder_step_is_that_of_the_pytorch_network(either, network, num_memories):
+    rng = np.random.default_rng(3)
+    words, states = np.array([1, 4, 7]), random_state(rng, 3)
+    memory = random_memory(rng, either, count=num_memories)
+    ours = either.decode(words, memory, states)
+    theirs = network.decoder.step(*as_torch(words, memory.h, memory.keys, memory.values, states))
+    for found, expected in zip(ours, theirs, strict=True):
+        assert found == pytest.approx(expected.detach().numpy(), abs=1e-4)
+    assert np.exp(ours[0]).sum(axis=1) == pytest.approx(np.ones(3), abs=1e-5)
+
+
+def test_results_stay_what_they_were_when_the_graph_runs_again(either):
+    rng = np.random.default_rng(4)
+    first = random_memory(rng, either, num_picks=1)
+    kept = State(*(part.copy() for part in first))
+    either.encode(random_features(rng, either, 1), first)
+    for part, before in zip(first, kept, strict=True):
+        assert np.array_equal(part, before)
+
+
+def test_a_batch_gives_what_its_rows_give(either):
+    rng = np.random.default_rng(5)
+    words, memory, states = np.array([1, 4, 7, 9]), random_memory(rng, either), random_state(rng, 4)
+    together, _ = either.decode(words, memory, states)
+    for row in range(4):
+        alone, _ = either.decode(words[[row]], memory, states[[row]])
+        assert alone[0] == pytest.approx(together[row], abs=1e-5)
+    features = random_features(rng, either, 4)
+    every = either.encode(features, either.start(4))
+    for row in range(4):
+        one = either.encode(features[[row]], either.start())
+        for ours, theirs in zip(one, every, strict=True):
+            assert ours[0] == pytest.approx(theirs[row], abs=1e-4)
+
+
+def test_memories_are_decoded_together_as_each_alone(either):
+    rng = np.random.default_rng(9)
+    words, memory, states = np.array([1, 4, 7, 9]), random_memory(rng, either, count=4), random_state(rng, 4)
+    together = either.decode(words, memory, states)
+    for row in range(4):
+        alone = either.decode(words[[row]], memory.of(np.array([row])), states[[row]])
+        for ours, theirs in zip(alone, together, strict=True):
+            assert ours[0] == pytest.approx(theirs[row], abs=1e-5)
+
+
+def test_a_frame_that_videos_share_is_encoded_as_in_each_alone(either):
+    rng = np.random.default_rng(10)
+    frame, before = random_features(rng, either, 1), random_memory(rng, either, num_picks=2, count=3)
+    together = either.encode(frame, before)
+    for row in range(3):
+        alone = either.encode(frame, before.of(np.array([row])))
+        for ours, theirs in zip(alone, together, strict=True):
+            assert ours[0] == pytest.approx(theirs[row], abs=1e-5)
+
+
+def test_the_memory_of_an_endless_stream_is_that_of_its_last_picks(attending):
+    rng = np.random.default_rng(7)
+    num_cells = 2 * 2
+    kept = attending.config.video.num_frames  # 4
+    memory, every_key = attending.start(), []
+    for num_picks in range(1, 8):
+        memory = attending.encode(random_features(rng, attending, 1), memory)
+        every_key.append(memory.keys[:, -num_cells:].copy())
+        assert memory.keys.shape == memory.values.shape == (1, min(num_picks, kept) * num_cells, 16)
+        assert np.array_equal(memory.keys, np.concatenate(every_key[-kept:], axis=1))
+
+
+def test_without_attention_no_frame_is_kept(runtime):
+    memory = random_memory(np.random.default_rng(8), runtime)
+    assert memory.keys.shape == memory.values.shape == (1, 0, 16)
+
+
+def test_only_the_graphs_in_use_are_compiled(model_folder):
+    runtime = Runtime(model_folder)
+    runtime.encode(np.zeros((1, 1, 1280), np.float32), runtime.start())
+    assert [name for name, _ in runtime._compiled] == ["encoder"]
+
+
+def test_what_is_compiled_beside_other_work_is_compiled_once_and_complains_when_it_is_used(model_folder, monkeypatch):
+    compiled = []
+    compile_graph = Runtime._compile
+
+    def noted(runtime, name, precision):
+        compiled.append(name)
+        return compile_graph(runtime, name, precision)
+
+    monkeypatch.setattr(Runtime, "_compile", noted)
+    runtime = Runtime(model_folder)
+    runtime.begin()
+    runtime.begin()
+    memory = runtime.encode(np.zeros((1, 1, 1280), np.float32), runtime.start())
+    runtime.decode(np.array([1]), memory, memory.h)
+    runtime.begin()
+    assert compiled == ["encoder", "decoder"]
+
+    def broken(runtime, name, precision):
+        raise BadModel(f"{name}: broken")
+
+    monkeypatch.setattr(Runtime, "_compile", broken)
+    runtime = Runtime(model_folder)
+    runtime.begin()
+    with pytest.raises(BadModel, match=r"^encoder: broken$"):
+        runtime.encode(np.zeros((1, 1, 1280), np.float32), runtime.start())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends itself Ctrl-C as POSIX knows it")
+def test_ctrl_c_is_only_that_after_a_model_was_used_and_let_go(model_folder):
+    code = (
+        "import os, signal, sys; import numpy as np; from picknet.model.runtime import Runtime\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "glance = np.zeros((1, 56, 56), np.uint8); runtime = Runtime(sys.argv[1])\n"
+        "runtime.policy(glance, glance, np.zeros(1, np.float32))\n"
+        "runtime.encode(np.zeros((1, 1, 1280), np.float32), runtime.start())\n"
+        "del runtime\n"
+        "try: os.kill(os.getpid(), signal.SIGINT); signal.pause()\n"
+        "except KeyboardInterrupt: print('interrupted')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, model_folder], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n")
+
+
+# --- Bad model folders ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(model_folder, tmp_path):
+    return shutil.copytree(model_folder, tmp_path / "copy")
+
+
+def complaint(folder, capfd):
+    """What is said about a bad model folder: one line, and nothing else on the terminal."""
+    with pytest.raises(PicknetError) as caught:
+        Runtime(folder)
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert output.err == ""
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_folder_that_is_not_there(tmp_path, capfd):
+    assert complaint(tmp_path / "none", capfd) == f"{tmp_path}/none: no such folder; a model is a folder"
+    (tmp_path / "file").write_text("")
+    assert complaint(tmp_path / "file", capfd) == f"{tmp_path}/file: is not a folder; a model is a folder"
+
+
+def test_missing_and_empty_parts_are_named(copy, capfd):
+    (copy / "policy.onnx").unlink()
+    (copy / "words.txt").write_text("")
+    assert complaint(copy, capfd) == (
+        f"{copy}: is not a whole model: words.txt, policy.onnx missing or empty; export the model again"
+    )
+
+
+@pytest.mark.parametrize("graph", ["cnn", "policy", "encoder", "decoder"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-1],
+        lambda content: content[: len(content) // 2],
+        lambda content: content + b"\0" * 8,
+        lambda content: content + b"extra",  # to a protocol-buffer reader an unknown field, so OpenVINO would take it
+        lambda content: content + content,
+        lambda content: b"garbage " * 100,
+        lambda content: b"\xff" * 100,
+    ],
+)
+def test_a_damaged_graph(copy, capfd, graph, damage):
+    path = copy / f"{graph}.onnx"
+    path.write_bytes(damage(path.read_bytes()))
+    assert complaint(copy, capfd) == f"{path}: is damaged or not an ONNX graph; export the model again"
+
+
+def test_a_graph_that_is_another_graph(copy, capfd):
+    shutil.copy(copy / "encoder.onnx", copy / "decoder.onnx")
+    assert complaint(copy, capfd) == (
+        f"{copy}/decoder.onnx: has features, h, c where words, video, state was expected; export the model again"
+    )
+
+
+def test_a_graph_for_one_number_of_rows_only(copy, capfd):
+    import onnx
+
+    model = onnx.load(copy / "policy.onnx", load_external_data=False)
+    for port in model.graph.input:
+        port.type.tensor_type.shape.dim[0].dim_value = 2
+    (copy / "policy.onnx").write_bytes(model.SerializeToString())
+    assert complaint(copy, capfd) == (
+        f"{copy}/policy.onnx: glances is u8 2 56 56 where u8 n glance glance was expected; export the model again"
+    )
+
+
+def test_a_decoder_of_an_older_version_that_takes_one_memory_only(attending_folder, tmp_path, capfd):
+    import onnx
+
+    copy = shutil.copytree(attending_folder, tmp_path / "copy")
+    model = onnx.load(copy / "decoder.onnx", load_external_data=False)
+    for port in model.graph.input:
+        if port.name in ("video", "keys", "values"):
+            port.type.tensor_type.shape.dim[0].dim_value = 1
+    (copy / "decoder.onnx").write_bytes(model.SerializeToString())
+    assert complaint(copy, capfd) == (
+        f"{copy}/decoder.onnx: video is f32 1 24 where f32 n state was expected; export the model again"
+    )
+
+
+def test_an_operation_that_does_not_exist(copy, capfd):
+    import onnx
+
+    model = onnx.load(copy / "policy.onnx", load_external_data=False)
+    next(node for node in model.graph.node if node.op_type == "Relu").op_type = "Rely"
+    (copy / "policy.onnx").write_bytes(model.SerializeToString())
+    text = complaint(copy, capfd)
+    assert text.startswith(f"{copy}/policy.onnx: is not a graph that OpenVINO can read (")
+    assert "Rely" in text
+
+
+def test_more_or_fewer_words_than_the_decoder_writes(copy, capfd):
+    with (copy / "words.txt").open("a") as file:
+        file.write("zebra\n")
+    assert complaint(copy, capfd) == (
+        f"{copy}/decoder.onnx: log_probabilities has words size 16, but it is 17 in words.txt: "
+        "they are parts of different models; export the model again"
+    )
+
+
+def test_words_cut_inside_a_word(copy, capfd):
+    words = (copy / "words.txt").read_bytes()
+    (copy / "words.txt").write_bytes(words[:-3])
+    assert complaint(copy, capfd) == f"{copy}/words.txt: is cut short: its last line has no end; export the model again"
+
+
+@pytest.mark.parametrize(
+    ("setting", "changed", "complaint_end"),
+    [
+        ("state_size = 24", "state_size = 32", "encoder.onnx: h has state size 24, but it is 32 in config.toml"),
+        ("image_size = 64", "image_size = 96", "cnn.onnx: pixels has image size 64, but it is 96 in config.toml"),
+    ],
+)
+def test_a_config_of_another_model(copy, capfd, setting, changed, complaint_end):
+    config = (copy / "config.toml").read_text()
+    assert setting in config
+    (copy / "config.toml").write_text(config.replace(setting, changed))
+    expected = f"{copy}/{complaint_end}: they are parts of different models; export the model again"
+    assert complaint(copy, capfd) == expected
+
+
+@pytest.mark.parametrize(
+    ("setting", "changed", "complaint_end"),
+    [
+        ("grid = 2", "grid = 1", "cnn.onnx: features has cells size 4, but it is 1 in config.toml: they are parts of"),
+        (
+            "embedding_size = 16",
+            "embedding_size = 18",
+            "encoder.onnx: keys has embedding size 16, but it is 18 in config.toml: they are parts of",
+        ),
+        (
+            "attention_heads = 2",
+            "attention_heads = 0",
+            "encoder.onnx: has next_h, next_c, keys, values where next_h, next_c was expected; export",
+        ),
+    ],
+)
+def test_an_attending_model_with_the_config_of_another(
+    attending_folder, tmp_path, capfd, setting, changed, complaint_end
+):
+    copy = shutil.copytree(attending_folder, tmp_path / "copy")
+    config = (copy / "config.toml").read_text()
+    assert setting in config
+    (copy / "config.toml").write_text(config.replace(setting, changed))
+    assert complaint(copy, capfd).startswith(f"{copy}/{complaint_end} ")
+
+
+def test_a_model_that_should_attend_and_does_not(copy, capfd):
+    config = (copy / "config.toml").read_text()
+    (copy / "config.toml").write_text(config.replace("attention_heads = 0", "attention_heads = 2"))
+    assert complaint(copy, capfd) == (
+        f"{copy}/encoder.onnx: has next_h, next_c where next_h, next_c, keys, values was expected; "
+        "export the model again"
+    )
+
+
+@pytest.mark.parametrize("content", ["beam = \n", "beem = 1\n"])
+def test_a_config_that_is_no_config_is_a_bad_model(copy, content):
+    (copy / "config.toml").write_text(content)
+    with pytest.raises(BadModel, match=rf"^{re.escape(str(copy))}/config\.toml: .*; export the model again$"):
+        Runtime(copy)
+
+
+def test_a_config_cut_inside_a_number(copy, capfd):
+    (copy / "config.toml").write_text((copy / "config.toml").read_text().rstrip("\n")[:-1])
+    expected = f"{copy}/config.toml: is cut short: its last line has no end; export the model again"
+    assert complaint(copy, capfd) == expected
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", "{} more"])
+def test_a_card_that_is_no_card(copy, capfd, content):
+    (copy / "card.json").write_text(content)
+    assert complaint(copy, capfd).startswith(f"{copy}/card.json: ")
+
+
+def test_weights_cut_short(copy, capfd):
+    path = copy / "weights.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-100])
+    assert complaint(copy, capfd) == (
+        f"{path}: is cut short: {len(content) - 100} bytes of {len(content)}; export the model again"
+    )
+    path.write_bytes(content[:50])
+    assert f"{path}: is cut short: 50 bytes, and its header alone needs" in complaint(copy, capfd)
+    path.write_bytes(content[:5])
+    assert complaint(copy, capfd).startswith(f"{path}: is ")
+
+
+def test_weights_with_bytes_too_many(copy, capfd):
+    path = copy / "weights.safetensors"
+    path.write_bytes(path.read_bytes() + b"12345")
+    assert complaint(copy, capfd) == f"{path}: has 5 bytes too many after its last tensor; export the model again"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"not a safetensors file at all",
+        (2).to_bytes(8, "little") + b"[]",
+        (4).to_bytes(8, "little") + b"{{{{",
+        (8).to_bytes(8, "little") + b'{"a": 1}',
+        (30).to_bytes(8, "little") + b'{"a": {"data_offsets": "abc"}}',
+    ],
+)
+def test_weights_that_are_no_weights(copy, capfd, content):
+    path = copy / "weights.safetensors"
+    path.write_bytes(content)
+    assert complaint(copy, capfd).startswith(f"{path}: is not a safetensors file")
+
+
+def test_weights_of_another_model(copy, capfd):
+    from safetensors.numpy import load_file, save_file
+
+    path = copy / "weights.safetensors"
+    tensors = load_file(path)
+    save_file(tensors | {"another": np.zeros(1000, np.float32)}, path)
+    text = complaint(copy, capfd)
+    assert text.startswith(f"{copy}/cnn.onnx: there is no tensor of ")
+    assert text.endswith("of weights.safetensors: they are parts of different models; export the model again")
+
+
+@pytest.mark.parametrize("location", ["../outside.safetensors", "{folder}/outside.safetensors", "config.toml"])
+def test_a_graph_may_not_read_other_files(copy, capfd, location):
+    import onnx
+
+    shutil.copy(copy / "weights.safetensors", copy.parent / "outside.safetensors")
+    model = onnx.load(copy / "encoder.onnx", load_external_data=False)
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.external_data)
+    tensor.external_data[0].value = location.format(folder=copy.parent)
+    (copy / "encoder.onnx").write_bytes(model.SerializeToString())
+    assert complaint(copy, capfd) == (
+        f"{copy}/encoder.onnx: refers to weights outside weights.safetensors, which is not allowed; "
+        "export the model again"
+    )
+
+
+def test_a_reference_to_elsewhere_cannot_hide_behind_a_strange_encoding(copy, capfd):
+    import onnx
+
+    model = onnx.load(copy / "encoder.onnx", load_external_data=False)
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.external_data)
+    location, offset, length = tensor.external_data
+    location.value = "../outside.safetensors"
+    reordered = [offset, length, location]
+    copies = [onnx.StringStringEntryProto(key=entry.key, value=entry.value) for entry in reordered]
+    del tensor.external_data[:]
+    tensor.external_data.extend(copies)
+    (copy / "encoder.onnx").write_bytes(model.SerializeToString())
+    assert "refers to weights outside weights.safetensors" in complaint(copy, capfd)
+
+
+def test_the_card_is_there_for_people_to_read(runtime):
+    assert runtime.card == {"trained_on": "nothing"}
+    assert json.dumps(runtime.card)
+
+
+def test_bad_models_are_errors_a_user_can_mend():
+    assert issubclass(BadModel, PicknetError)

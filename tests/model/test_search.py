@@ -1,0 +1,178 @@
+"""Greedy and beam search: against an exhaustive search, and against tables made by hand."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from decoders import table_decoder
+
+from picknet.model.search import _highest, all_endings, beam_search, greedy
+from picknet.text import BOS, EOS, PAD, UNK
+
+WORDS = (4, 5, 6)
+
+
+class RandomDecoder:
+    """A decoder whose next-word probabilities depend on the whole sentence so far, in no orderly way.
+
+    Its state is the sentence so far, written as the digits of a number: (n, 1).
+    """
+
+    def __init__(self, seed):
+        self.seed = seed
+
+    def __call__(self, words, states):
+        histories = states[:, 0] * 10 + words
+        return np.stack([self.log_probabilities(int(history)) for history in histories]), histories[:, None]
+
+    def log_probabilities(self, history):
+        logits = 2 * np.random.default_rng([self.seed, history]).standard_normal(7)
+        return logits - np.log(np.exp(logits).sum())
+
+    def log_probability(self, sentence):
+        history, total = 0, 0.0
+        for word, following in itertools.pairwise([BOS, *sentence, EOS]):
+            history = history * 10 + word
+            total += self.log_probabilities(history)[following]
+        return total
+
+
+START = np.zeros((1, 1))
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_wide_beam_finds_the_sentence_that_an_exhaustive_search_finds(seed, exponent):
+    decoder = RandomDecoder(seed)
+    every = [list(words) for length in range(4) for words in itertools.product(WORDS, repeat=length)]
+    best = max(every, key=lambda words: decoder.log_probability(words) / (len(words) + 1) ** exponent)
+    (words, log_probability), *_ = beam_search(decoder, START, beam=100, max_words=3, length_exponent=exponent)
+    assert words == best
+    assert log_probability == pytest.approx(decoder.log_probability(best), abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_beam_of_one_takes_the_likeliest_word_at_every_step(seed):
+    decoder = RandomDecoder(seed)
+    greedy, history = [], BOS
+    while len(greedy) < 6:
+        log_probabilities = decoder.log_probabilities(history)
+        log_probabilities[[PAD, BOS, UNK]] = -math.inf
+        word = int(log_probabilities.argmax())
+        if word == EOS:
+            break
+        greedy.append(word)
+        history = history * 10 + word
+    assert beam_search(decoder, START, beam=1, max_words=6, length_exponent=0.7)[0].words == greedy
+
+
+def test_many_videos_are_written_together_as_each_alone():
+    starts = np.arange(1.0, 13.0)[:, None]  # a history of its own for each
+    asked = []
+
+    def step_of(rows):
+        asked.append(rows.tolist())
+        return RandomDecoder(0)
+
+    found = greedy(step_of, starts, max_words=6)
+    assert [[ending] for ending in found] == [
+        all_endings(RandomDecoder(0), start[None], beam=1, max_words=6) for start in starts
+    ]
+    lengths = [len(ending.words) for ending in found]
+    assert len(set(lengths)) > 2
+    ends = sorted(set(lengths))[:-1]  # where some sentences end and others do not, those that do are left out
+    assert asked == [list(range(12)), *([row for row in range(12) if lengths[row] > end] for end in ends)]
+
+
+def test_a_beam_of_two_escapes_the_greedy_trap():
+    # Greedy: 4 (0.6), then <eos> (0.5): 0.3 in all. Better: 5 (0.4), then <eos> (0.9): 0.36.
+    step = table_decoder({BOS: {4: 0.6, 5: 0.4}, 4: {EOS: 0.5, 6: 0.5}, 5: {EOS: 0.9, 6: 0.1}, 6: {EOS: 1.0}})
+    assert beam_search(step, START, beam=1, max_words=5, length_exponent=0.7) == [([4], pytest.approx(math.log(0.3)))]
+    best, *_ = beam_search(step, START, beam=2, max_words=5, length_exponent=0)
+    assert best == ([5], pytest.approx(math.log(0.36)))
+
+
+def test_the_length_exponent_lets_a_longer_sentence_win():
+    # "4 <eos>" has log 0.5 = -0.69 over 2 words, "4 5 6 <eos>" log 0.4 = -0.92 over 4: -0.35 a word against -0.23.
+    step = table_decoder({BOS: {4: 1.0}, 4: {EOS: 0.5, 5: 0.4, 6: 0.1}, 5: {6: 1.0}, 6: {EOS: 1.0}})
+    assert beam_search(step, START, beam=2, max_words=5, length_exponent=0)[0].words == [4]
+    assert beam_search(step, START, beam=2, max_words=5, length_exponent=1)[0].words == [4, 5, 6]
+
+
+@pytest.mark.parametrize("beam", [1, 2, 50])
+def test_padding_bos_and_unk_are_never_written_and_the_sentence_is_never_too_long(beam):
+    def step(words, states):
+        probabilities = np.full((len(words), 7), 0.01)
+        probabilities[:, [PAD, BOS, UNK]] = 0.3
+        probabilities[:, 5] = 0.07
+        return np.log(probabilities), states
+
+    (words, log_probability), *_ = beam_search(step, START, beam=beam, max_words=4, length_exponent=1.0)
+    assert set(words) <= {4, 5, 6}
+    assert len(words) <= 4
+    if beam == 1:
+        assert words == [5, 5, 5, 5]
+        assert log_probability == pytest.approx(4 * math.log(0.07) + math.log(0.01))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_beam_that_holds_everything_ends_in_every_sentence_there_is(seed):
+    decoder = RandomDecoder(seed)
+    every = [list(words) for length in range(4) for words in itertools.product(WORDS, repeat=length)]
+    endings = all_endings(decoder, START, beam=100, max_words=3)
+    assert sorted(ending.words for ending in endings) == sorted(every)
+    for ending in endings:
+        assert ending.log_probability == pytest.approx(decoder.log_probability(ending.words), abs=1e-12)
+
+
+@pytest.mark.parametrize("beam", [1, 2, 5])
+def test_the_best_of_all_endings_of_a_beam_is_what_its_search_gives(beam):
+    for seed in range(8):
+        endings = all_endings(RandomDecoder(seed), START, beam=beam, max_words=6)
+        best = max(endings, key=lambda ending: ending.score(0.7))
+        found = beam_search(RandomDecoder(seed), START, beam=beam, max_words=6, length_exponent=0.7)
+        assert found[0] == best
+        assert found == sorted(found, key=lambda ending: -ending.score(0.7))
+
+
+def test_an_open_sentence_is_given_five_more_words():
+    # "4 <eos>" against a sentence that is sure to go on, and pays once: the longer the better.
+    going_on = {word: {word + 1: 1.0} for word in range(5, 20)}
+    step = table_decoder({BOS: {4: 0.5, 5: 0.5}, 4: {EOS: 1.0}, **going_on, 20: {EOS: 1.0}}, num_words=21)
+    for max_words in (20, 5):
+        found = beam_search(step, START, beam=2, max_words=max_words, length_exponent=1)
+        assert [4] in [ending.words for ending in found]
+    # It costs log 0.5 as well, over 17 words instead of 2; it is waited for since five more words would do.
+    assert beam_search(step, START, beam=2, max_words=20, length_exponent=1)[0].words == list(range(5, 21))
+    # Where even five more would not, it is not.
+    step = table_decoder({BOS: {4: 0.9, 5: 0.1}, 4: {EOS: 1.0}, **going_on, 20: {EOS: 1.0}}, num_words=21)
+    asked = []
+
+    def counted(words, states):
+        asked.append(words)
+        return step(words, states)
+
+    assert [ending.words for ending in beam_search(counted, START, beam=2, max_words=20, length_exponent=1)] == [[4]]
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (5, 300), (3, 64), (40, 11)])
+def test_the_highest_are_found_as_by_sorting_everything(shape):
+    rng = np.random.default_rng(0)
+    for values in (rng.standard_normal(shape), rng.integers(0, 4, shape).astype(float), np.full(shape, -math.inf)):
+        values[0, 0] = -math.inf
+        for count in (1, 5, min(40, values.size)):
+            expected = sorted(range(values.size), key=lambda place: (-values.ravel()[place], place))[:count]
+            rows, columns = _highest(values, min(count, values.size))
+            assert (rows * shape[1] + columns).tolist() == expected[: values.size]
+
+
+def test_an_impossible_sentence_is_no_ending():
+    # Two sentences have a probability above 0, however wide the beam.
+    step = table_decoder({BOS: {4: 1.0}, 4: {EOS: 0.7, 5: 0.3}, 5: {EOS: 1.0}})
+    endings = all_endings(step, START, beam=20, max_words=5)
+    assert [(ending.words, math.exp(ending.log_probability)) for ending in endings] == [
+        ([4], pytest.approx(0.7)),
+        ([4, 5], pytest.approx(0.3)),
+    ]

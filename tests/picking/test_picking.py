@@ -1,0 +1,414 @@
+"""Pickers: exact indices by hand, no look into the future, the same seed the same picks."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from picknet.picking.learned import PickNetPicker, StridePicker
+from picknet.picking.picker import BadPicker, Pick, Plan, planned
+from picknet.picking.plain import (
+    AllPicker,
+    CoinPicker,
+    EveryNthPicker,
+    KMeansPicker,
+    RandomPicker,
+    SceneChangePicker,
+    UniformPicker,
+)
+from picknet.video.frame import GLANCE_SIZE, Frame
+
+CAUSAL = [
+    lambda: PickNetPicker(brightness_policy),
+    lambda: StridePicker(hasty_policy, stride=1.5),
+    lambda: AllPicker(),
+    lambda: CoinPicker(0.5, seed=3),
+    lambda: EveryNthPicker(1.75),
+    lambda: SceneChangePicker(10),
+]
+
+
+def grey_frames(values):
+    """Frames of one grey value each, half a second apart."""
+    for index, value in enumerate(values):
+        pixels = np.full((GLANCE_SIZE, GLANCE_SIZE, 3), value, dtype=np.uint8)
+        yield Frame.from_pixels(pixels, index=index, seconds=index / 2)
+
+
+def brightness_policy(glances, templates, waits):
+    """Probability 1/20 for each grey value of difference: above 0.5 when a frame differs by more than 10."""
+    differences = glances.astype(float).mean(axis=(1, 2)) - templates.astype(float).mean(axis=(1, 2))
+    return np.minimum(np.abs(differences) / 20, 1.0)
+
+
+def clock_policy(glances, templates, waits):
+    """Half of the wait in strides: above 0.5 after more than one stride."""
+    return np.minimum(waits / 2, 1.0)
+
+
+def hasty_policy(glances, templates, waits):
+    """The clock, and half a stride earlier for each 20 grey values of difference."""
+    return clock_policy(glances, templates, waits) + brightness_policy(glances, templates, waits) / 4
+
+
+def picked(picker, values):
+    return [pick.index for _, pick in picker.pick(grey_frames(values))]
+
+
+def test_the_first_frame_is_picked_by_force_and_has_no_probability():
+    picks = [pick for _, pick in PickNetPicker(brightness_policy).pick(grey_frames([50, 50]))]
+    assert picks == [Pick(index=0, seconds=0.0, probability=None)]
+
+
+def test_a_frame_is_compared_with_the_last_picked_frame_not_with_the_last_seen():
+    # Each differs by 6 from the one before, but the third differs by 12 from the first.
+    assert picked(PickNetPicker(brightness_policy), [0, 6, 12, 18, 24, 30]) == [0, 2, 4]
+
+
+def test_a_pick_carries_the_frame_its_time_and_its_probability():
+    (_, (frame, pick)) = PickNetPicker(brightness_policy).pick(grey_frames([100, 90, 115, 115]))
+    assert frame.index == 2
+    assert pick == Pick(index=2, seconds=1.0, probability=0.75)
+
+
+def test_with_a_greatest_gap_a_still_video_is_looked_at_again_and_again():
+    assert picked(PickNetPicker(brightness_policy, max_gap=3), [50] * 8) == [0, 3, 6]
+    # A pick of the policy's own starts the gap anew.
+    assert picked(PickNetPicker(brightness_policy, max_gap=3), [50, 50, 80, 80, 80, 80]) == [0, 2, 5]
+    with pytest.raises(BadPicker, match=r"^max_gap is 0: 1 \(pick all\) or more is possible"):
+        PickNetPicker(brightness_policy, max_gap=0)
+
+
+def test_a_probability_equal_to_the_threshold_is_not_a_pick():
+    assert picked(PickNetPicker(brightness_policy), [0, 10]) == [0]
+    assert picked(PickNetPicker(brightness_policy, threshold=0.49), [0, 10]) == [0, 1]
+
+
+def test_the_policy_sees_one_glance_and_one_template_as_bytes():
+    shapes = []
+
+    def policy(*inputs):
+        shapes.append([(array.shape, array.dtype) for array in inputs])
+        return np.zeros(1)
+
+    glance = ((1, 56, 56), np.uint8)
+    list(PickNetPicker(policy).pick(grey_frames([1, 2])))
+    list(StridePicker(policy, stride=3).pick(grey_frames([1])))
+    assert shapes == 2 * [[glance, glance, ((1,), np.float32)]]
+
+
+def test_a_stride_picker_starts_half_a_stride_ahead_and_keeps_its_stride():
+    # The clock is at 1 + 7.5 / 2 = 4.75 frames and above 7.5 at frame 3; what it is above goes over to the next stride.
+    assert picked(StridePicker(clock_policy, stride=7.5), [0] * 30) == [3, 11, 18, 26]
+    assert picked(StridePicker(clock_policy, stride=1), [0] * 5) == [0, 1, 2, 3, 4]
+    for k in range(1, 9):  # untrained, it is the uniform picker, which has to know the length
+        assert picked(StridePicker(clock_policy, stride=30 / k), [0] * 30) == picked(UniformPicker(k), [0] * 30)
+
+
+def test_a_stride_picker_may_begin_early():
+    for stride, indices in ((7, [2, 9, 16, 23]), (10, [2, 12, 22]), (14, [2, 16]), (28, [2]), (1000, [2])):
+        assert picked(StridePicker(clock_policy, stride=stride, first_pick=2), [0] * 30) == indices
+    # Half of a short stride is earlier still.
+    assert picked(StridePicker(clock_policy, stride=2, first_pick=2), [0] * 6) == [1, 3, 5]
+    assert picked(StridePicker(clock_policy, stride=7, first_pick=0), [0] * 15) == [0, 7, 14]
+
+
+def test_a_stride_pick_carries_its_probability():
+    ((_, pick),) = StridePicker(clock_policy, stride=2.5).pick(grey_frames([50] * 3))
+    # 1 + 2.5 / 2 frames have passed at frame 0, one more at frame 1.
+    assert (pick.index, pick.seconds) == (1, 0.5)
+    assert pick.probability == pytest.approx(3.25 / 2.5 / 2)
+
+
+def test_a_stride_picker_is_early_where_the_policy_says_so():
+    # After frame 3, frame 11 would be next. Frames 7 on are 20 lighter: half a stride counts as passed, and
+    # (4 + 3.75) / 7.5 is above 1 at frame 7, which is then the one to be compared with.
+    values = [50] * 7 + [70] * 20
+    assert picked(StridePicker(hasty_policy, stride=7.5), values) == [3, 7, 15, 23]
+
+
+def test_before_its_first_pick_a_stride_picker_compares_with_the_first_frame():
+    templates = []
+
+    def policy(glances, given, waits):
+        templates.append(int(given.mean()))
+        return clock_policy(glances, given, waits)
+
+    assert picked(StridePicker(policy, stride=7.5), [10, 20, 30, 40, 50, 60]) == [3]
+    assert templates == [10, 10, 10, 10, 40, 40]
+
+
+def test_the_last_frame_is_picked_by_force_where_no_other_was():
+    picks = [pick for _, pick in StridePicker(clock_policy, stride=7.5).pick(grey_frames([50] * 3))]
+    assert [pick.index for pick in picks] == [2]
+    assert picks[0].probability == pytest.approx(6.75 / 7.5 / 2)  # below the threshold, and told as it is
+    assert picked(StridePicker(clock_policy, stride=7.5), [50]) == [0]
+
+
+def test_a_stride_pickers_threshold_moves_its_stride():
+    # Picked when wait / 2 > 0.25: when more than half a stride has passed, which it has at the first frame.
+    assert picked(StridePicker(clock_policy, stride=7.5, threshold=0.25), [0] * 12) == [0, 4, 8]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    past=st.lists(st.integers(0, 255), min_size=1, max_size=8),
+    one_future=st.lists(st.integers(0, 255), max_size=5),
+    another_future=st.lists(st.integers(0, 255), max_size=5),
+    make=st.sampled_from(CAUSAL),
+)
+def test_frames_to_come_do_not_change_what_was_picked(past, one_future, another_future, make):
+    one, another = (
+        [index for index in picked(make(), past + future) if index < len(past)]
+        for future in (one_future, another_future)
+    )
+    assert one == another
+
+
+@pytest.mark.parametrize("make", CAUSAL)
+def test_causal_pickers_follow_an_endless_stream_without_reading_ahead(make):
+    read = []
+
+    def endless():
+        for frame in grey_frames(itertools.cycle([0, 200])):
+            read.append(frame.index)
+            yield frame
+
+    picks = make().pick(endless())
+    for _ in range(5):
+        _, pick = next(picks)
+        assert pick.index == read[-1]
+
+
+def test_all_frames_are_all_frames():
+    assert picked(AllPicker(), [7] * 4) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("num_frames", "k", "ends", "indices"),
+    [
+        (30, 6, False, [2, 7, 12, 17, 22, 27]),  # centres of 5 frames each
+        (30, 6, True, [0, 6, 12, 17, 23, 29]),  # steps of 5.8: 0, 5.8, 11.6, 17.4, 23.2, 29
+        (7, 3, False, [1, 3, 5]),  # parts of 7/3: centres at 1.17, 3.5, 5.83
+        (7, 3, True, [0, 3, 6]),
+        (7, 1, False, [3]),
+        (7, 1, True, [3]),
+        (2, 1, False, [1]),
+        (4, 4, False, [0, 1, 2, 3]),
+        (4, 10, False, [0, 1, 2, 3]),
+        (4, 10, True, [0, 1, 2, 3]),
+        (6, 4, True, [0, 2, 3, 5]),  # 0, 1.67, 3.33, 5
+        (1, 3, True, [0]),
+    ],
+)
+def test_uniform_picks_these_frames(num_frames, k, ends, indices):
+    assert picked(UniformPicker(k, ends=ends), [0] * num_frames) == indices
+
+
+@pytest.mark.parametrize(
+    ("num_frames", "n", "indices"),
+    [
+        (30, 5, [2, 7, 12, 17, 22, 27]),
+        (30, 7.5, [3, 11, 18, 26]),  # 3.75, 11.25, 18.75, 26.25
+        (30, 12, [6, 18]),  # the next would be 30
+        (30, 1, list(range(30))),
+        (30, 59, [29]),
+        (30, 100, [29]),  # it ends before frame 50: its last frame
+        (3, 7.5, [2]),
+        (4, 7.5, [3]),
+    ],
+)
+def test_every_nth_picks_these_frames(num_frames, n, indices):
+    assert picked(EveryNthPicker(n), [0] * num_frames) == indices
+
+
+@pytest.mark.parametrize("num_frames", [5, 30, 47])
+def test_every_nth_of_a_video_of_k_stretches_is_uniform(num_frames):
+    for k in range(1, num_frames + 1):
+        expected = picked(UniformPicker(k), [0] * num_frames)
+        assert picked(EveryNthPicker(num_frames / k), [0] * num_frames) == expected
+
+
+def test_a_scene_change_is_a_mean_difference_above_the_limit_to_the_last_pick():
+    # 10 is not above 10; 21 differs by 21 from the first, 12 then by 9 from 21, and 0 by 21.
+    assert picked(SceneChangePicker(10), [0, 10, 21, 12, 0]) == [0, 2, 4]
+    # Bytes must not wrap around: 250 and 5 are 245 apart, not 11.
+    assert picked(SceneChangePicker(244), [250, 5]) == [0, 1]
+    assert picked(SceneChangePicker(245), [250, 5]) == [0]
+
+
+def test_random_picks_k_frames_in_order_and_each_as_often():
+    picker = RandomPicker(3, seed=1)
+    draws = [picked(picker, [0] * 6) for _ in range(600)]
+    assert all(len(set(draw)) == 3 and draw == sorted(draw) for draw in draws)
+    # Each frame is in half of the draws: 300, with a standard deviation of 12.
+    counts = np.bincount(np.concatenate(draws), minlength=6)
+    assert counts.sum() == 1800
+    assert np.abs(counts - 300).max() < 50
+
+
+def test_a_coin_picks_the_first_frame_and_about_half_of_the_rest():
+    picks = picked(CoinPicker(seed=0), [0] * 1001)
+    assert picks[0] == 0
+    assert abs(len(picks) - 501) < 65  # four standard deviations
+    assert picked(CoinPicker(0.0), [0] * 5) == [0]
+    assert picked(CoinPicker(1.0), [0] * 5) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: RandomPicker(5, seed=seed),
+        lambda seed: CoinPicker(seed=seed),
+        lambda seed: KMeansPicker(5, features=brightness, seed=seed),
+    ],
+)
+def test_the_same_seed_gives_the_same_picks(make):
+    videos = [np.random.default_rng(n).integers(0, 256, 20) for n in range(4)]
+
+    def run(seed):
+        picker = make(seed)
+        return [picked(picker, video) for video in videos]
+
+    assert run(11) == run(11)
+    assert run(11) == run(np.random.default_rng(11))
+    assert run(11) != run(12)
+
+
+def test_one_random_picker_does_not_pick_the_same_positions_from_every_video():
+    picker = RandomPicker(5, seed=0)
+    assert len({tuple(picked(picker, [0] * 30)) for _ in range(10)}) > 1
+
+
+def brightness(frame):
+    return frame.glance().astype(float).mean(keepdims=True).ravel()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_k_means_takes_the_frame_nearest_to_each_centre(seed):
+    # Centres 11, 101 and 203 (the mean of 200, 204, 205).
+    values = [10, 11, 12, 100, 101, 102, 200, 204, 205]
+    assert picked(KMeansPicker(3, features=brightness, seed=seed), values) == [1, 4, 7]
+
+
+def test_one_mean_is_the_frame_nearest_to_the_average():
+    assert picked(KMeansPicker(1, features=brightness), [0, 10, 26, 60]) == [2]  # average 24
+
+
+@settings(max_examples=40, deadline=None)
+@given(values=st.lists(st.integers(0, 3), min_size=1, max_size=12), k=st.integers(1, 14), seed=st.integers(0, 9))
+def test_k_means_gives_k_different_frames_however_alike_they_are(values, k, seed):
+    picks = picked(KMeansPicker(k, features=brightness, seed=seed), values)
+    assert picks == sorted(set(picks))
+    assert len(picks) == min(k, len(values))
+
+
+def test_k_means_leaves_the_features_as_they_were():
+    features = {0: np.array([1.0, 2.0]), 1: np.array([5.0, 6.0])}
+    list(KMeansPicker(1, features=lambda frame: features[frame.index]).pick(grey_frames([0, 0])))
+    assert features[0].tolist() == [1.0, 2.0]
+    assert features[1].tolist() == [5.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    "picker",
+    [UniformPicker(2), RandomPicker(2), KMeansPicker(2, features=brightness), AllPicker(), CoinPicker(),
+     PickNetPicker(brightness_policy), StridePicker(clock_policy, stride=2), EveryNthPicker(2), SceneChangePicker(5)],
+)  # fmt: skip
+def test_no_frames_no_picks(picker):
+    assert list(picker.pick([])) == []
+
+
+@pytest.mark.parametrize(
+    "make", [UniformPicker, RandomPicker, lambda k: KMeansPicker(k, features=brightness)]
+)
+def test_less_than_one_frame_is_refused(make):
+    with pytest.raises(BadPicker, match=r"^k is 0: at least 1 frame has to be picked$"):
+        make(0)
+
+
+def test_impossible_probabilities_are_refused():
+    with pytest.raises(BadPicker, match=r"^threshold is 1\.5: from 0 \(pick all\) to 1 \(only the first\) is poss"):
+        PickNetPicker(brightness_policy, threshold=1.5)
+    with pytest.raises(BadPicker, match=r"^probability is -1: from 0 to 1 is possible$"):
+        CoinPicker(-1)
+    for threshold in (-0.5, 1.5):
+        possible = r"from 0 \(pick all\) to 1 \(only the last\) is possible"
+        with pytest.raises(BadPicker, match=rf"^threshold is {threshold}: {possible}$"):
+            StridePicker(clock_policy, stride=2, threshold=threshold)
+
+
+def test_impossible_distances_and_changes_are_refused():
+    for n in (0.5, float("nan"), float("inf")):
+        with pytest.raises(BadPicker, match=rf"^n is {n}: 1 \(pick all\) or more is possible$"):
+            EveryNthPicker(n)
+    for stride in (0.5, float("nan")):
+        with pytest.raises(BadPicker, match=rf"^stride is {stride}: 1 .*or more is possible$"):
+            StridePicker(clock_policy, stride=stride)
+    with pytest.raises(BadPicker, match=r"^change is 256: from 0 to 255 grey values are possible$"):
+        SceneChangePicker(256)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: StridePicker(clock_policy, stride=3.5, looks=False),
+        lambda: StridePicker(clock_policy, stride=4.0, first_pick=0, looks=False),
+        lambda: EveryNthPicker(2.6),
+        lambda: EveryNthPicker(100),
+        lambda: UniformPicker(4),
+        lambda: UniformPicker(5, ends=True),
+        lambda: RandomPicker(4, seed=2),
+    ],
+)
+def test_a_plan_is_what_is_picked_when_the_frames_are_seen(make):
+    for count in (1, 2, 3, 7, 30):
+        looking, planning = make(), make()
+        plan = planned(planning, count)
+        assert plan is not None
+        assert plan.count == count
+        seen = [pick for _, pick in looking.pick(grey_frames(range(count)))]
+        assert [pick for _, pick in plan.pick(grey_frames(range(count)))] == seen
+        # Those alone that it asks for will do.
+        asked_for = (frame for frame in grey_frames(range(count)) if frame.index in plan.probabilities)
+        assert [pick for _, pick in plan.pick(asked_for)] == seen
+
+
+@pytest.mark.parametrize(
+    "picker",
+    [
+        PickNetPicker(brightness_policy),
+        StridePicker(hasty_policy, stride=3),
+        AllPicker(),
+        CoinPicker(),
+        SceneChangePicker(10),
+        KMeansPicker(2, features=lambda frame: frame.glance().ravel()),
+    ],
+)
+def test_who_has_to_look_has_no_plan(picker):
+    assert planned(picker, 30) is None
+
+
+def test_of_no_frames_there_is_no_plan():
+    assert planned(UniformPicker(3), 0) is None
+
+
+def test_a_plan_whose_frames_do_not_come_takes_the_last_that_does():
+    plan = Plan(30, {20: None, 25: None})
+    assert [pick.index for _, pick in plan.pick(grey_frames(range(12)))] == [11]
+    assert [pick.index for _, pick in plan.pick(grey_frames(range(22)))] == [20]
+    assert list(plan.pick([])) == []
+
+
+def test_a_clock_is_asked_once_for_all_videos_of_a_length():
+    asked = []
+
+    def policy(glances, templates, waits):
+        asked.append(waits)
+        return clock_policy(glances, templates, waits)
+
+    picker = StridePicker(policy, stride=3, looks=False)
+    assert planned(picker, 10) is planned(picker, 10)
+    assert len(asked) == 10

@@ -1,0 +1,178 @@
+"""Choices of frames, described: as a caption of the same frames would be, and nothing computed twice."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+from clips import write_clip
+
+from picknet.captioner import Captioner, load
+from picknet.config import Config, ModelConfig
+from picknet.data.clips import only
+from picknet.data.datasets import BadData, Clip, Missing, Split
+from picknet.picking.picker import Pick
+from picknet.picking.plain import AllPicker, UniformPicker
+from picknet.study.judging import Look, Setting, dial, judge, rivals
+from picknet.video.frame import Frame
+
+
+@pytest.fixture(scope="module")
+def captioner(model_folder: Path) -> Captioner:
+    return load(model_folder)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Clip:
+    path = write_clip(tmp_path_factory.mktemp("clips") / "cat.mp4", num_frames=12)
+    return Clip("cat", path, ("a cat is sitting",))
+
+
+class Chosen:
+    """A picker of fixed places."""
+
+    def __init__(self, *places: int) -> None:
+        self.places = places
+
+    def pick(self, frames):  # type: ignore[no-untyped-def]
+        return [(frame, Pick(frame.index, frame.seconds)) for frame in frames if frame.index in self.places]
+
+
+CHOICES = [(0,), (0, 3), (0, 3, 7), (0, 4), (2, 3), (3,), (0, 3, 7, 11), tuple(range(12))]
+
+
+def test_every_choice_is_described_as_a_caption_of_these_frames_would_be(captioner: Captioner, clip: Clip) -> None:
+    settings = [Setting("chosen", str(choice), (Chosen(*choice),)) for choice in CHOICES]
+    judged = judge(
+        Look(captioner, None), clip, settings, beam=1, num_subsets=0, chance=np.random.default_rng(0)
+    )
+    assert judged.choices == {("chosen", str(choice)): [choice] for choice in CHOICES}
+    for choice in CHOICES:
+        assert judged.captions[choice] == captioner.caption(clip.path, picker=Chosen(*choice), beam=1).text
+
+
+def test_a_frame_meets_the_cnn_once_and_a_choice_is_described_once(
+    captioner: Captioner, clip: Clip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features, encode, describe_all = captioner.runtime.features, captioner.runtime.encode, captioner.describe_all
+    seen, encoded, described = [], [], []
+    monkeypatch.setattr(captioner.runtime, "features", lambda pixels: seen.append(len(pixels)) or features(pixels))
+    monkeypatch.setattr(
+        captioner.runtime, "encode", lambda frame, state: encoded.append(len(state.h)) or encode(frame, state)
+    )
+    monkeypatch.setattr(
+        captioner, "describe_all", lambda state, beam: described.append(len(state.h)) or describe_all(state, beam=beam)
+    )
+    settings = [
+        Setting("some", "k=2", (UniformPicker(2), UniformPicker(2))),  # 3 and 9, twice
+        Setting("one", "", (Chosen(3),)),
+        Setting("more", "", (Chosen(3, 9, 10),)),
+        Setting("all", "", (AllPicker(),)),
+    ]
+    judged = judge(Look(captioner, None), clip, settings, beam=1, num_subsets=0, chance=np.random.default_rng(0))
+    assert judged.choices["some", "k=2"] == [(3, 9), (3, 9)]
+    assert len(judged.captions) == sum(described) == 4
+    assert sum(seen) == 12
+    # Frame by frame, all of them one after the other; 3 is also a beginning, and 9 and 10 are after it: what choices
+    # begin with is shared.
+    assert encoded == [1, 1, 1, 2, 1, 1, 1, 1, 1, 2, 2, 1]
+
+
+def test_features_that_were_kept_are_the_same_numbers_and_need_no_cnn(
+    captioner: Captioner, clip: Clip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Look(captioner, tmp_path)
+    first.frames(clip)
+    second = Look(captioner, tmp_path)
+    monkeypatch.setattr(captioner.runtime, "features", lambda pixels: pytest.fail("the CNN was asked"))
+    assert len(second.frames(clip)) == 12
+    assert np.array_equal(second.features, first.features)
+
+
+def test_a_damaged_or_foreign_cache_is_made_anew(captioner: Captioner, clip: Clip, tmp_path: Path) -> None:
+    look = Look(captioner, tmp_path)
+    look.frames(clip)
+    features = look.features
+    (kept,) = tmp_path.iterdir()
+    kept.write_bytes(kept.read_bytes()[:100])
+    again = Look(captioner, tmp_path)
+    again.frames(clip)
+    assert np.array_equal(again.features, features)
+    clip.path.touch()  # another time, another file
+    again.frames(clip)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_frames_feature_is_what_the_captioner_says(captioner: Captioner, clip: Clip) -> None:
+    look = Look(captioner, None)
+    frames = look.frames(clip)
+    assert np.allclose(look.feature(frames[5]), captioner.feature(frames[5]), atol=1e-6)
+
+
+def test_the_rivals_are_there_at_all_their_settings_and_draw_ten_times_where_chance_plays() -> None:
+    settings = rivals(lambda frame: frame.glance().ravel(), seed=0)
+    found: dict[str, list[str]] = {}
+    for setting in settings:
+        found.setdefault(setting.picker, []).append(setting.setting)
+    ks = [f"k={k}" for k in range(1, 9)]
+    assert found["uniform"] == found["ends"] == found["random"] == found["kmeans"] == ks
+    assert found.keys() == {"uniform", "ends", "random", "kmeans", "every", "coin", "scene", "all"}
+    assert {setting.picker for setting in settings if len(setting.pickers) == 10} == {"random", "coin"}
+    assert {len(setting.pickers) for setting in settings} == {1, 10}
+
+
+def test_the_dial_has_the_models_own_setting_once(captioner: Captioner) -> None:
+    settings = dial(captioner)
+    assert [setting.own for setting in settings].count(True) == 1
+    assert len({setting.setting for setting in settings}) == len(settings) > 5
+
+
+def test_the_dial_of_a_model_that_keeps_a_stride_is_its_stride() -> None:
+    config = Config(model=ModelConfig(picker="stride", stride=7.0))
+    runtime = SimpleNamespace(policy=lambda glances, templates, waits: waits / 2)
+    settings = dial(cast(Captioner, SimpleNamespace(config=config, runtime=runtime)))
+    assert [setting.setting for setting in settings if setting.own] == ["stride=7"]
+    black = np.zeros((56, 56, 3), np.uint8)
+    frames = [Frame.from_pixels(black, index=index, seconds=0.0) for index in range(30)]
+    counts = [len(list(setting.pickers[0].pick(frames))) for setting in settings]
+    assert counts == sorted(counts, reverse=True)  # a longer stride, fewer picks
+    assert counts[-1] == 1
+
+
+def test_random_subsets_have_their_size_and_no_frame_twice(captioner: Captioner, clip: Clip) -> None:
+    judged = judge(Look(captioner, None), clip, [], beam=1, num_subsets=4, chance=np.random.default_rng(1))
+    assert {size: [len(set(choice)) for choice in several] for size, several in judged.subsets.items()} == {
+        size: [size] * 4 for size in range(1, 7)
+    }
+    assert all(choice == tuple(sorted(choice)) for several in judged.subsets.values() for choice in several)
+
+
+def test_a_list_of_clips_restricts_a_split_and_names_what_it_does_not_know(tmp_path: Path) -> None:
+    clips = tuple(Clip(f"vid{n}", Path(f"{n}.mp4"), ("a cat",)) for n in range(4))
+    split = Split("msvd", "val", clips, (Missing("vid7", "no video named vid7"), Missing("vid8", "no caption")))
+    some = tmp_path / "some.txt"
+    some.write_text("vid3\n\n vid1 \nvid7\n")
+    chosen = only(split, some)
+    assert [clip.name for clip in chosen.clips] == ["vid1", "vid3"]
+    assert [clip.name for clip in chosen.missing] == ["vid7"]
+    for text, said in (
+        ("vid1\nvid9\n", ":2: 'vid9' is no clip of the val split of msvd"),
+        ("vid7\n", ": names no clip that can be used; a clip's name a line is expected"),
+        ("", ": names no clip that can be used; a clip's name a line is expected"),
+    ):
+        some.write_text(text)
+        with pytest.raises(BadData) as error:
+            only(split, some)
+        assert str(error.value) == f"{some}{said}"
+    with pytest.raises(BadData, match=r"none.txt: cannot be read \(No such file or directory\)$"):
+        only(split, tmp_path / "none.txt")
+
+
+def test_a_run_folder_names_the_clips_it_was_validated_on(tmp_path: Path) -> None:
+    split = Split("folder", "train", tuple(Clip(name, tmp_path / f"{name}.mp4", ("a cat",)) for name in "abc"), ())
+    (tmp_path / "clips.json").write_text('{"train": {"used": ["a"]}, "val": {"used": ["b", "c"]}}')
+    assert [clip.name for clip in only(split, tmp_path).clips] == ["b", "c"]
+    (tmp_path / "clips.json").write_text("{}")
+    with pytest.raises(BadData, match=r"its clips\.json does not tell which clips it was validated on$"):
+        only(split, tmp_path)

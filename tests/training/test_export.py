@@ -1,0 +1,102 @@
+"""A model folder: what is written comes back, in PyTorch and through the graphs."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from picknet.config import Config, ModelConfig
+from picknet.files import UnwritableFile
+from picknet.model.folder import BadModel
+from picknet.model.runtime import Runtime
+from picknet.text import BOS, Vocabulary
+from picknet.training.export import export, load_network
+from picknet.training.network import PICK, Network
+
+SMALL = ModelConfig(
+    cnn="efficientnet_lite0", image_size=64, embedding_size=6, state_size=5, picker_hidden=7, dropout=0.0
+)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    torch.manual_seed(3)
+    vocabulary = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", "a", "man", "cat"))
+    config = Config(model=SMALL)
+    network = Network(SMALL, len(vocabulary)).eval()
+    folder = tmp_path_factory.mktemp("model") / "small"
+    export(network, vocabulary, config, folder, card={"trained_on": "nothing"})
+    return network, vocabulary, config, folder
+
+
+@pytest.fixture(params=["the paper's", "attending"])
+def either(request, small):
+    """A model folder of each kind."""
+    return small[-1] if request.param == "the paper's" else request.getfixturevalue("attending_folder")
+
+
+def test_a_model_folder_brings_the_network_back(small):
+    network, vocabulary, config, folder = small
+    again, words, settings = load_network(folder)
+    assert (words.words, settings) == (vocabulary.words, config)
+    before, after = network.state_dict(), again.state_dict()
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name].float(), tensor.float(), atol=2e-3, rtol=2e-3)
+
+
+def test_the_graphs_compute_what_pytorch_computes(either):
+    network, _, config = load_network(either)
+    network.eval()
+    runtime = Runtime(either)
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 256, (2, 64, 64, 3), dtype=np.uint8)
+    now, last = generator.integers(0, 256, (2, 3, 56, 56), dtype=np.uint8)
+    waits = np.array([0.2, 0.9, 1.4], np.float32)
+    features = runtime.features(pixels)
+    with torch.inference_mode():
+        expected = network.cnn(torch.from_numpy(pixels)).numpy()
+        np.testing.assert_allclose(features, expected, atol=0.05 * np.abs(expected).max())
+        policy = network.picknet(*map(torch.from_numpy, (now, last, waits))).softmax(-1)[:, PICK]
+        np.testing.assert_allclose(runtime.policy(now, last, waits), policy.numpy(), atol=2e-3)
+
+        # The two frames are one after the other the picks of one video.
+        state, peer_state = runtime.start(), network.encoder.start(1)
+        for frame in features:
+            state = runtime.encode(frame[None], state)
+            peer_state, _, _ = network.encoder.step(torch.from_numpy(frame[None]), peer_state)
+        memory = network.encoder(torch.from_numpy(features[None]), torch.tensor([2]))
+        np.testing.assert_allclose(state.h, peer_state.h.numpy(), atol=5e-3)
+        np.testing.assert_allclose(state.c, peer_state.c.numpy(), atol=5e-3)
+        for ours, theirs in ((state.h, memory.video), (state.keys, memory.keys), (state.values, memory.values)):
+            np.testing.assert_allclose(ours, theirs.numpy(), atol=5e-3)
+
+        words = np.array([BOS, 5, 4])
+        states = generator.standard_normal((3, config.model.state_size)).astype(np.float32)
+        log_probabilities, following = runtime.decode(words, state, states)
+        peer_log, peer_following = network.decoder.step(torch.from_numpy(words), *memory[:3], torch.from_numpy(states))
+        np.testing.assert_allclose(log_probabilities, peer_log.numpy(), atol=1e-2)
+        np.testing.assert_allclose(following, peer_following.numpy(), atol=5e-3)
+
+
+def test_weights_are_stored_once(either):
+    graphs = sum(path.stat().st_size for path in either.glob("*.onnx"))
+    assert graphs < 0.1 * (either / "weights.safetensors").stat().st_size
+
+
+def test_export_does_not_write_over_a_folder_that_is_no_model(small, tmp_path):
+    network, vocabulary, config, _ = small
+    (tmp_path / "precious.txt").write_text("keep me")
+    with pytest.raises(UnwritableFile, match="is no model folder; name a new folder"):
+        export(network, vocabulary, config, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_weights_that_do_not_fit_their_config_are_refused(small, tmp_path):
+    *_, folder = small
+    broken = tmp_path / "broken"
+    shutil.copytree(folder, broken)
+    config = (broken / "config.toml").read_text().replace("state_size = 5", "state_size = 4")
+    (broken / "config.toml").write_text(config)
+    with pytest.raises(BadModel, match=r"weights.safetensors: does not fit config.toml"):
+        load_network(broken)

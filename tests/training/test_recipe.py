@@ -1,0 +1,891 @@
+"""The stages on a tiny data set: they learn, they resume, they repeat."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from picknet.config import Config, ModelConfig, parse_config, to_toml
+from picknet.data.datasets import BadData, Clip, DataFolder
+from picknet.metrics import Cider
+from picknet.text import BOS, EOS, PAD, UNK, Vocabulary, tokenise
+from picknet.training.batches import caption_batches, prepare, teacher_forcing_probability
+from picknet.training.export import load_network
+from picknet.training.features import BareSplit, SeenSplit
+from picknet.training.network import CNN, Network, gather_picked
+from picknet.training.recipe import Fold, export_run, fold_splits, load_splits, train
+from picknet.training.runs import STAGES, BadRun, Learner, Portions, Run, Weights, checkpoint, rate_share
+from picknet.training.stages import (
+    Bench,
+    Judge,
+    above_the_others,
+    all_frames,
+    cross_entropy,
+    evenly,
+    policy_loss,
+    random_subsets,
+    sentence_loss,
+    validation,
+)
+
+CONFIG = parse_config(
+    """
+    [video]
+    num_frames = 6
+    [text]
+    min_count = 1
+    max_words = 8
+    [model]
+    cnn = "efficientnet_lite0"
+    image_size = 32
+    embedding_size = 8
+    state_size = 12
+    picker_hidden = 10
+    dropout = 0.1
+    [reward]
+    min_picks = 1
+    max_picks_floor = 4
+    [supervision]
+    epochs = 10
+    learning_rate = 0.03
+    batch_size = 6
+    captions_per_video = 2
+    average = 0.9
+    [reinforcement]
+    epochs = 4
+    learning_rate = 0.01
+    samples = 2
+    [adaptation]
+    epochs = 4
+    learning_rate = 0.003
+    batch_size = 6
+    schedule = "cosine"
+    [refinement]
+    epochs = 3
+    learning_rate = 0.003
+    """
+)
+
+
+FROM_PIXELS = parse_config(
+    to_toml(CONFIG),
+    [
+        "model.image_size=68", "model.grid=2", "model.attention_heads=2", "model.attention_hidden=16",
+        "model.tied_words=true", "model.picker=stride", "model.stride=2", "supervision.epochs=2",
+        "supervision.cnn_learning_rate=0.003", "supervision.frames_per_batch=4", "supervision.warmup_steps=3",
+        "supervision.min_frames=1", "supervision.max_frames=2", "supervision.captions_per_video=3",
+        "reinforcement.epochs=2", "reinforcement.baseline=others", "adaptation.epochs=1", "refinement.epochs=1",
+    ],
+)  # fmt: skip
+"""All that is beyond the paper. Frames of 68 pixels are cropped to 64, of which the CNN makes a map of 2 × 2."""
+SOME_CLIPS = ("clip0", "clip1", "clip2", "clip6")
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory) -> Path:
+    """Nine clips of blinking boxes, three captions each, two thirds for training."""
+    from clips import write_clip
+
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "videos").mkdir()
+    rows = []
+    for i in range(9):
+        shape = ("square", "long", "wide")[i % 3]
+        write_clip(folder / "videos" / f"clip{i}.mp4", num_frames=8, width=32 + 64 * (i % 3), height=48)
+        for caption in (f"a {shape} box blinks", f"the box is {shape}", f"{shape} thing"):
+            rows.append({"clip": f"clip{i}", "caption": caption, "split": "train" if i < 6 else "val"})
+    (folder / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(clips) -> tuple[DataFolder, ...]:
+    return (DataFolder("folder", clips),)
+
+
+@pytest.fixture(scope="module")
+def mixed(clips, tmp_path_factory) -> tuple[DataFolder, ...]:
+    """Some of those clips, and two pictures in the form of Flickr8k, all for training."""
+    from clips import picture
+
+    some, pictures = tmp_path_factory.mktemp("some"), tmp_path_factory.mktemp("pictures")
+    rows = [row for row in (clips / "captions.jsonl").read_text().splitlines() if json.loads(row)["clip"] in SOME_CLIPS]
+    (some / "captions.jsonl").write_text("\n".join(rows))
+    for name in SOME_CLIPS:
+        shutil.copy(clips / "videos" / f"{name}.mp4", some)
+    for i in range(2):
+        Image.fromarray(picture(i)).save(pictures / f"{i}.png")
+    (pictures / "captions.txt").write_text("image,caption\n0.png,a still box\n1.png,a box stands still\n")
+    return DataFolder("folder", some), DataFolder("flickr8k", pictures)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_graphs():
+    """Model folders are written without their graphs, which would take far longer than these small trainings."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("picknet.training.export._export_graphs", lambda *_: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    train(CONFIG, data=data, out=out, device="cpu", command="picknet train tiny.toml")
+    return out
+
+
+@pytest.fixture(scope="module")
+def from_pixels(mixed, tmp_path_factory) -> Path:
+    """A run in which the CNN learns too, from clips and pictures."""
+    out = tmp_path_factory.mktemp("runs") / "pixels"
+    notes: list[str] = []
+    train(FROM_PIXELS, data=mixed, out=out, device="cpu", note=notes.append)
+    (out / "notes.txt").write_text("\n".join(notes))
+    return out
+
+
+def rows_of(run: Path) -> list[dict[str, str]]:
+    """What was measured, but for the time it took, which no run repeats."""
+    with (run / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def weights_of(run: Path) -> bytes:
+    return (run / "model" / "weights.safetensors").read_bytes()
+
+
+def test_a_run_folder_holds_what_it_takes_to_repeat_and_to_use_it(finished):
+    found = {path.name for path in finished.iterdir()}
+    assert found == {
+        "config.toml", "origin.json", "versions.json", "words.txt", "clips.json", "metrics.csv", "tensorboard",
+        "checkpoints", "model",
+    }  # fmt: skip
+    epochs = {"supervision": 10, "reinforcement": 4, "adaptation": 4, "refinement": 3}
+    assert [row["stage"] for row in rows_of(finished)] == [stage for stage, n in epochs.items() for _ in range(n)]
+    assert all(row["val_cider"] and row["val_picks"] for row in rows_of(finished))
+    with (finished / "metrics.csv").open(newline="") as file:
+        assert all(0 < float(row["seconds"]) < 60 for row in csv.DictReader(file))
+    assert parse_config((finished / "config.toml").read_text()) == CONFIG
+    versions = json.loads((finished / "versions.json").read_text())
+    assert (versions["command"], versions["torch"]) == ("picknet train tiny.toml", version("torch"))
+    card = json.loads((finished / "model" / "card.json").read_text())
+    assert set(card["stages"]) == set(epochs)
+    assert card["clips"] == {"train": {"used": 6, "missing": 0}, "val": {"used": 3, "missing": 0}}
+
+
+def test_supervision_learns(finished):
+    losses = [float(row["loss"]) for row in rows_of(finished) if row["stage"] == "supervision"]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_each_stage_starts_from_the_best_of_the_one_before(finished):
+    from safetensors.torch import load_file
+
+    best = load_file(finished / "checkpoints" / "supervision-best.safetensors")
+    assert any(name.startswith("decoder.") for name in best)
+    picker = load_file(finished / "checkpoints" / "reinforcement-best.safetensors")
+    assert all(name.startswith("picknet.") for name in picker)
+
+
+def test_one_seed_gives_one_result(data, finished, tmp_path):
+    train(CONFIG, data=data, out=tmp_path / "again", cache=finished.parent / "feature-cache", device="cpu")
+    assert rows_of(tmp_path / "again") == rows_of(finished)
+    assert weights_of(tmp_path / "again") == weights_of(finished)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from picknet import export, runs, training
+from picknet.config import load_config
+from picknet.data.datasets import DataFolder
+runs.SAVE_SECONDS = 0.0
+export._export_graphs = lambda *_: None
+config, clips, out, cache, resume = sys.argv[1:]
+data = (DataFolder("folder", Path(clips)),)
+training.train(load_config(config), data=data, out=out, cache=cache, resume=bool(resume), device="cpu")
+"""
+
+
+def test_a_run_killed_in_each_stage_ends_as_an_uninterrupted_one(clips, data, finished, tmp_path):
+    out = tmp_path / "killed"
+    (tmp_path / "config.toml").write_text(to_toml(CONFIG))
+    arguments = [str(tmp_path / "config.toml"), str(clips), str(out), str(finished.parent / "feature-cache")]
+    resume = ""
+    for rows_at_death in (4, 12, 16, 20):
+        process = subprocess.Popen([sys.executable, "-c", KILLED, *arguments, resume])
+        deadline = time.monotonic() + 120
+        while not (out / "metrics.csv").exists() or len(rows_of(out)) < rows_at_death:
+            assert process.poll() is None, "it should have been killed long before its end"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        resume = "resume"
+    train(CONFIG, data=data, out=out, cache=finished.parent / "feature-cache", resume=True, device="cpu")
+    assert rows_of(out) == rows_of(finished)
+    assert weights_of(out) == weights_of(finished)
+
+
+def tensors_of(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+def test_from_pixels_the_cnn_learns_and_its_batch_statistics_stay(from_pixels):
+    before = CNN(FROM_PIXELS.model).state_dict()
+    after = {
+        name.removeprefix("cnn."): tensor
+        for name, tensor in tensors_of(from_pixels / "model" / "weights.safetensors").items()
+        if name.startswith("cnn.")
+    }
+    assert len(after) > 200
+    changed = {name for name, tensor in after.items() if not torch.equal(tensor, before[name].to(tensor.dtype))}
+    statistics = {name for name in after if name.endswith(("running_mean", "running_var"))}
+    assert len(statistics) > 90
+    assert not changed & statistics
+    assert len(changed) > 0.9 * len(after.keys() - statistics)
+
+
+def test_only_supervision_teaches_the_cnn(from_pixels):
+    taught = {
+        stage: {name.partition(".")[0] for name in tensors_of(checkpoint(from_pixels, stage, "best"))}
+        for stage in STAGES
+    }
+    captioner = {"encoder", "decoder"}
+    assert taught == {
+        "supervision": captioner | {"cnn"},
+        "reinforcement": {"picknet"},
+        "adaptation": captioner | {"picknet"},
+        "refinement": captioner,
+    }
+
+
+def test_clips_and_pictures_of_several_data_sets_are_learned_together(from_pixels):
+    told = json.loads((from_pixels / "clips.json").read_text())
+    expected = ["folder/clip0", "folder/clip1", "folder/clip2", "flickr8k/0", "flickr8k/1"]
+    assert told["train"] == {"used": expected, "missing": []}
+    assert told["val"]["used"] == ["clip6"]
+    assert "still" in (from_pixels / "words.txt").read_text().split()
+    assert json.loads((from_pixels / "origin.json").read_text())["dataset"] == "folder+flickr8k"
+    (note,) = (from_pixels / "notes.txt").read_text().splitlines()
+    assert note.startswith("not validated on: ")
+    assert "Flickr_8k.devImages.txt" in note
+
+
+def test_no_validation_split_at_all_is_an_error(mixed, tmp_path):
+    with pytest.raises(BadData, match="to tell the val split of flickr8k"):
+        train(FROM_PIXELS, data=mixed[1:], out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_clips_of_one_name_in_two_folders_are_two_clips(data):
+    train_clips, val_clips = load_splits((*data, *data), lambda text: None)
+    names = [clip.name for clip in train_clips.clips]
+    assert names == [f"folder1/clip{i}" for i in range(6)] + [f"folder2/clip{i}" for i in range(6)]
+    assert len({clip.name for clip in val_clips.clips}) == 6
+
+
+class Stopped(Exception):
+    """Somebody pulled the plug."""
+
+
+def test_a_training_from_pixels_that_is_stopped_ends_as_an_uninterrupted_one(
+    mixed, from_pixels, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("picknet.training.runs.SAVE_SECONDS", 0.0)
+    out, cache = tmp_path / "stopped", from_pixels.parent / "feature-cache"
+    settings = {"data": mixed, "out": out, "cache": cache, "device": "cpu"}
+
+    means = Learner.means
+    # At the end of an epoch, before it counts: the second of supervision, then, two later, the second of a stage
+    # that has the CNN's learning behind it.
+    for resume, num_epochs in ((False, 1), (True, 2)):
+        unstopped = iter(range(num_epochs))
+
+        def stop(learner: Learner, unstopped: Iterator[int] = unstopped) -> dict[str, float]:
+            if next(unstopped, None) is None:
+                raise Stopped
+            return means(learner)
+
+        monkeypatch.setattr(Learner, "means", stop)
+        with pytest.raises(Stopped):
+            train(FROM_PIXELS, **settings, resume=resume)
+    monkeypatch.setattr(Learner, "means", means)
+    assert rows_of(out) == rows_of(from_pixels)[:3]
+    train(FROM_PIXELS, **settings, resume=True)
+    assert rows_of(out) == rows_of(from_pixels)
+    assert weights_of(out) == weights_of(from_pixels)
+
+
+def test_a_run_is_not_written_over_and_not_mixed_with_another(data, finished, tmp_path):
+    with pytest.raises(BadRun, match="holds a run already; --resume goes on with it, or name a new folder"):
+        train(CONFIG, data=data, out=finished)
+    other = replace(CONFIG, seed=5)
+    with pytest.raises(BadRun, match=r"was begun with other settings \('seed = 0', now 'seed = 5'\)"):
+        train(other, data=data, out=finished, resume=True)
+    with pytest.raises(BadRun, match=r"was begun otherwise \(from: None, now .*model\); give the same command again"):
+        train(CONFIG, data=data, out=finished, resume=True, start=finished / "model")
+    with pytest.raises(BadRun, match="no run to resume here"):
+        train(CONFIG, data=data, out=tmp_path / "none", resume=True)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("do not touch")
+    with pytest.raises(BadRun, match="is there already and is no run folder"):
+        train(CONFIG, data=data, out=tmp_path / "full")
+
+
+def test_a_run_that_has_not_ended_can_be_exported(clips, finished, tmp_path):
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(finished, unfinished)
+    shutil.rmtree(unfinished / "model")
+    export_run(unfinished, tmp_path / "model")
+    export_run(finished, tmp_path / "again")
+    for part in ("weights.safetensors", "words.txt", "config.toml", "card.json"):
+        assert (tmp_path / "model" / part).read_bytes() == (tmp_path / "again" / part).read_bytes()
+    with pytest.raises(BadRun, match="holds no run that has come as far as a checkpoint"):
+        export_run(clips, tmp_path / "none")
+
+
+@pytest.mark.parametrize(("keep", "kept"), [("best", 2), ("last", 3)])
+def test_a_stage_ends_with_its_best_epoch_or_with_its_last(keep, kept, tmp_path):
+    stage = f"[refinement]\nepochs = 3\nkeep = '{keep}'"
+    config = parse_config(f"[model]\ncnn = 'efficientnet_lite0'\nstate_size = 4\npicker_hidden = 4\n{stage}")
+    network = Network(config.model, 5, pretrained=False)
+    weight = network.decoder.from_state.weight
+    scores = iter([0.0, 10.0, 30.0, 20.0])  # before the first epoch, and after each
+
+    def train_epoch(epoch, step, order, generator):
+        step(Single(), lambda part: (weight.sum() * 0.0, {}))
+        with torch.no_grad():
+            weight.fill_(epoch + 1)
+
+    def validate(candidate):
+        return {"val_cider": 0.0, "val_picks": 1.0, "score": next(scores)}
+
+    (tmp_path / "checkpoints").mkdir()
+    run = Run(tmp_path, config, torch.device("cpu"), lambda *_: None)
+    run.stage("refinement", network, (network.decoder,), train_epoch, validate)
+    assert weight.unique().tolist() == [kept]
+
+
+class Single:
+    """A batch of one."""
+
+    def __len__(self):
+        return 1
+
+    def parts(self, count):
+        return [self]
+
+
+def test_a_run_of_an_older_version_can_be_resumed(data, finished, tmp_path):
+    run = tmp_path / "older"
+    shutil.copytree(finished, run)
+    shutil.rmtree(run / "model")
+    origin = json.loads((run / "origin.json").read_text())
+    (run / "origin.json").write_text(json.dumps({"dataset": origin["dataset"], "from": origin["from"]}))
+    settings = [line for line in (run / "config.toml").read_text().splitlines() if not line.startswith("warmup_steps")]
+    (run / "config.toml").write_text("\n".join(settings) + "\n")
+    lines = (run / "metrics.csv").read_text().splitlines()
+    (run / "metrics.csv").write_text("".join(f"{line.rpartition(',')[0]}\n" for line in lines))  # without seconds
+    train(CONFIG, data=data, out=run, resume=True, cache=finished.parent / "feature-cache", device="cpu")
+    assert rows_of(run) == rows_of(finished)
+    assert weights_of(run) == weights_of(finished)
+
+
+def test_a_log_cut_in_its_last_row_does_not_stop_a_resumed_run(finished, tmp_path):
+    run = tmp_path / "cut"
+    shutil.copytree(finished, run)
+    with (run / "metrics.csv").open("a") as file:
+        file.write("refinement,99")
+    Run(run, CONFIG, torch.device("cpu"), lambda *_: None).forget_unfinished_epochs()
+    assert rows_of(run) == rows_of(finished)
+
+
+def test_an_impossible_device_is_named_with_the_possible_ones(data, tmp_path):
+    with pytest.raises(BadRun, match=r"--device tpu: not on this machine \(possible: .*cpu\)"):
+        train(CONFIG, data=data, out=tmp_path / "run", device="tpu")
+
+
+def test_fine_tuning_keeps_the_words_and_adds_new_ones(clips, finished, tmp_path):
+    own = tmp_path / "own"
+    (own / "videos").mkdir(parents=True)
+    for i in range(4):
+        (own / "videos" / f"clip{i}.mp4").write_bytes((clips / "videos" / f"clip{i}.mp4").read_bytes())
+    splits = ("train", "train", "train", "val")
+    rows = [{"clip": f"clip{i}", "caption": "a crimson box jumps", "split": split} for i, split in enumerate(splits)]
+    (own / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    out = tmp_path / "tuned"
+    train(CONFIG, data=(DataFolder("folder", own),), out=out, start=finished / "model", stages=("adaptation",))
+    before, after = (Vocabulary.load(run / "model" / "words.txt").words for run in (finished, out))
+    assert after[: len(before)] == before
+    assert set(after[len(before) :]) == {"crimson", "jumps"}
+    assert {row["stage"] for row in rows_of(out)} == {"adaptation"}
+
+
+def test_fine_tuning_may_begin_with_another_picker(data, finished, tmp_path):
+    stages = {name: replace(getattr(CONFIG, name), epochs=1 if name == "reinforcement" else 0) for name in STAGES}
+    for changed in ({"picker": "stride", "stride": 2.0}, {"picker_hidden": 11}):
+        config = replace(CONFIG, model=replace(CONFIG.model, **changed), **stages)
+        out = tmp_path / "-".join(changed)
+        train(config, data=data, out=out, start=finished / "model", cache=tmp_path / "cache")
+        before, after = (tensors_of(run / "model" / "weights.safetensors") for run in (finished, out))
+        assert before["picknet.hidden.weight"].shape != after["picknet.hidden.weight"].shape
+        for name in before.keys() | after.keys():  # the captioner stays as it was while a new PickNet learns
+            assert name.startswith("picknet.") or torch.equal(before[name], after[name])
+
+
+def test_fine_tuning_another_network_is_refused(data, finished, tmp_path):
+    larger = replace(CONFIG, model=replace(CONFIG.model, state_size=13))
+    with pytest.raises(BadRun, match=r"model: its model.state_size is 12, the config's is 13"):
+        train(larger, data=data, out=tmp_path / "run", start=finished / "model")
+
+
+def test_a_clip_that_cannot_be_read_is_reported_and_the_others_are_used(clips, tmp_path):
+    folder = tmp_path / "data"
+    shutil.copytree(clips, folder)
+    (folder / "videos" / "clip2.mp4").write_bytes(b"this is no video")
+    notes: list[str] = []
+    out = tmp_path / "run"
+    short = replace(
+        CONFIG,
+        supervision=replace(CONFIG.supervision, epochs=1),
+        reinforcement=replace(CONFIG.reinforcement, epochs=0),
+        adaptation=replace(CONFIG.adaptation, epochs=0),
+        refinement=replace(CONFIG.refinement, epochs=0),
+    )
+    train(short, data=(DataFolder("folder", folder),), out=out, note=notes.append)
+    assert "5 clips of the train split, 1 missing" in notes[0]
+    missing = json.loads((out / "clips.json").read_text())["train"]["missing"]
+    assert [row["name"] for row in missing] == ["clip2"]
+
+
+@pytest.fixture
+def prepared():
+    """Two clips of noise with four captions in all, and a network, without any video."""
+    torch.manual_seed(0)
+    clips = (
+        Clip("one", Path("one.mp4"), ("a cat runs", "the cat", "a cat sits")),
+        Clip("two", Path("two.mp4"), ("a dog barks",)),
+    )
+    seen = SeenSplit(
+        clips=clips,
+        glances=torch.randint(0, 256, (2, 6, 56, 56), dtype=torch.uint8),
+        features=torch.randn(2, 6, 1, 1280),
+        counts=torch.tensor([6, 4]),
+        missing=(),
+    )
+    vocabulary = Vocabulary.from_captions([tokenise(c) for clip in clips for c in clip.captions], min_count=1)
+    network = Network(ModelConfig(cnn="efficientnet_lite0", picker_hidden=4, state_size=5), len(vocabulary))
+    return network, prepare(seen, seen, vocabulary, CONFIG, torch.device("cpu"))
+
+
+def test_captions_are_framed_by_bos_and_eos_and_eos_counts(prepared):
+    _, data = prepared
+    the_cat = next(i for i, row in enumerate(data.words.tolist()) if len([w for w in row if w != PAD]) == 4)
+    row = data.words[the_cat].tolist()
+    assert row[0] == BOS
+    assert row[3] == EOS
+    assert data.lengths[the_cat] == 3
+
+
+def test_an_epoch_visits_every_caption_once_with_its_own_clip(prepared):
+    _, data = prepared
+    stage = replace(CONFIG.supervision, batch_size=4, captions_per_video=2)
+    batches = list(caption_batches(data, stage, epoch=0, order=np.random.default_rng(0)))
+    assert sorted(int(i) for batch in batches for i in batch.captions) == [0, 1, 2, 3]
+    for batch in batches:
+        assert data.owners[batch.captions.numpy()].tolist() == batch.clips[batch.clip_of_caption].tolist()
+        assert len(batch.captions) <= 4
+
+
+def test_where_the_cnn_learns_batches_are_cut_by_their_frames(prepared):
+    _, data = prepared
+    clips = tuple(Clip(f"clip{i}", Path("x.mp4"), ("a cat runs", "the cat")[: 1 + i % 2]) for i in range(9))
+    counts = torch.tensor([1, 6, 2, 6, 3, 6, 1, 6, 4])
+    nothing = torch.zeros(0, dtype=torch.uint8)
+    bare = BareSplit(clips, nothing, nothing, counts.cumsum(0) - counts, counts, ())
+    data = prepare(bare, bare, data.vocabulary, CONFIG, torch.device("cpu"))
+    stage = replace(CONFIG.supervision, frames_per_batch=7, captions_per_video=1, min_frames=2, max_frames=5)
+    seen = []
+    for epoch in range(20):
+        batches = list(caption_batches(data, stage, epoch=epoch, order=np.random.default_rng(epoch)))
+        assert sorted(int(i) for batch in batches for i in batch.captions) == list(range(13))
+        for batch in batches:
+            assert data.owners[batch.captions.numpy()].tolist() == batch.clips[batch.clip_of_caption].tolist()
+            assert batch.num_frames.sum() <= 7
+            assert (batch.num_frames <= counts[batch.clips]).all()
+            seen += batch.num_frames[counts[batch.clips] == 6].tolist()
+    assert sorted(set(seen)) == [2, 3, 4, 5]  # of clips with frames enough, any number from min_frames to max_frames
+    whole = replace(stage, min_frames=0, max_frames=0)
+    for batch in caption_batches(data, whole, epoch=0, order=np.random.default_rng(0)):
+        assert batch.num_frames.tolist() == counts[batch.clips].tolist()
+        assert batch.num_frames.sum() <= 7
+
+
+def test_the_parts_of_a_batch_are_its_clips_with_their_captions(prepared):
+    _, data = prepared
+    stage = replace(CONFIG.supervision, batch_size=9, captions_per_video=2, frames_per_batch=24)
+    (batch,) = caption_batches(data, stage, epoch=0, order=np.random.default_rng(0))
+    assert batch.parts(1) == [batch]
+    parts = batch.parts(2)  # of the three groups of captions two and one
+    assert [len(part.clips) for part in parts] == [2, 1]
+    assert sum(len(part) for part in parts) == len(batch) == len(batch.captions)
+    assert torch.equal(torch.cat([part.captions for part in parts]), batch.captions)
+    assert torch.equal(torch.cat([part.num_frames for part in parts]), batch.num_frames)
+    for part in parts:
+        assert data.owners[part.captions.numpy()].tolist() == part.clips[part.clip_of_caption].tolist()
+        assert (part.length, part.feed_back) == (batch.length, batch.feed_back)
+        assert part.room == 12
+
+
+def test_cross_entropy_is_the_mean_of_minus_log_p_over_words_and_eos(prepared):
+    network, data = prepared
+    network.eval()
+    stage = replace(CONFIG.supervision, batch_size=9, captions_per_video=3, teacher_forcing_floor=1.0)
+    (batch,) = caption_batches(data, stage, epoch=0, order=np.random.default_rng(0))
+    features = data.train.picked(network.cnn, batch.clips, all_frames(data.train.counts[batch.clips], 6))
+    losses = []
+    for caption in batch.captions.tolist():
+        clip = data.owners[caption]
+        count = int(data.train.counts[clip])
+        memory = network.encoder(data.train.features[clip, :count][None], torch.tensor([count]))
+        state = torch.zeros_like(memory.video)
+        for t in range(data.lengths[caption]):
+            log_probabilities, state = network.decoder.step(data.words[caption, t][None], *memory[:3], state)
+            losses.append(-log_probabilities[0, data.words[caption, t + 1]].item())
+    loss = cross_entropy(network, data, batch, *features, label_smoothing=0.0)
+    assert loss.item() == pytest.approx(np.mean(losses), abs=1e-5)
+
+
+def test_the_advantage_is_the_sampled_reward_minus_the_greedy_one(prepared):
+    network, data = prepared
+    config = replace(CONFIG, reward=replace(CONFIG.reward, min_picks=1, max_picks_floor=6))
+    network.eval()
+    clips = torch.tensor([0, 1])
+    loss, picked, facts = policy_loss(
+        network.picknet, Bench.of(network, data), config, clips, 6, torch.Generator().manual_seed(1), samples=1
+    )
+    walk = network.picknet.walk(data.train.glances, data.train.counts, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(walk.picked, picked)
+    rewards = []
+    for mask in (picked, network.picknet.walk(data.train.glances, data.train.counts).picked):
+        for i in range(2):
+            memory = network.encoder(data.train.features[i][mask[i]][None], mask[i].sum()[None])
+            words = network.decoder.write(memory, max_words=config.text.max_words)
+            text = data.vocabulary.decode(words[0].tolist()).split()
+            unit = torch.nn.functional.normalize(data.train.features[i][mask[i]][:, 0], dim=-1)
+            n = len(unit)
+            cosines = (unit @ unit.T).triu(1).sum()
+            diversity = float(1 - 2 * cosines / (n * (n - 1))) if n > 1 else 0.0
+            references = {clip.name: [tokenise(c) for c in clip.captions] for clip in data.train.clips}
+            rewards.append(Cider(references).scores([data.train.clips[i].name], [text])[0] + diversity)
+    advantage = torch.tensor(rewards[:2]) - torch.tensor(rewards[2:])
+    expected = -(advantage * walk.log_probability).mean()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-4, abs=1e-5)
+    assert facts["reward"].item() == pytest.approx(np.mean(rewards[:2]), rel=1e-4)
+
+
+def test_several_samples_of_a_clip_share_its_baseline(prepared):
+    network, data = prepared
+    network.eval()
+    generator = torch.Generator().manual_seed(1)
+    bench = Bench.of(network, data)
+    _, picked, _ = policy_loss(network.picknet, bench, CONFIG, torch.tensor([0, 1]), 6, generator, samples=3)
+    assert picked.shape == (6, 6)
+    assert not picked[3:, 4:].any()  # the second clip has four frames, in all three of its samples
+    assert picked[:3, 4:].any()
+
+
+def test_a_sample_is_held_against_the_mean_of_its_clips_other_samples():
+    rewards = torch.tensor([[1.0, 2.0, 6.0], [0.0, 0.0, 3.0]])
+    # 1 − (2 + 6) / 2, 2 − (1 + 6) / 2, 6 − (1 + 2) / 2; 0 − (0 + 3) / 2 twice, 3 − 0
+    assert above_the_others(rewards).tolist() == [[-3.0, -1.5, 4.5], [-1.5, -1.5, 3.0]]
+
+
+def test_the_baseline_may_be_the_other_samples(prepared):
+    network, data = prepared
+    network.eval()
+    config = replace(
+        CONFIG,
+        reward=replace(CONFIG.reward, language_weight=0.0, diversity_weight=0.0, price=1.0, max_picks_floor=6),
+        reinforcement=replace(CONFIG.reinforcement, baseline="others"),
+    )
+    clips, generator = torch.tensor([0, 1]), torch.Generator().manual_seed(1)
+    loss, picked, facts = policy_loss(
+        network.picknet, Bench.of(network, data), config, clips, 6, generator, samples=3
+    )
+    # A pick costs 1 and nothing else counts, so the reward is minus the number of picks.
+    num_picks = picked.sum(1).float().view(2, 3)
+    assert facts["reward"].item() == pytest.approx(-num_picks.mean().item())
+    advantage = (num_picks.sum(1, keepdim=True) - num_picks) / 2 - num_picks
+    walk = network.picknet.walk(
+        data.train.glances, data.train.counts, samples=3, generator=torch.Generator().manual_seed(1)
+    )
+    assert torch.equal(walk.picked, picked)
+    assert loss.item() == pytest.approx(-(advantage.flatten() * walk.log_probability).mean().item(), rel=1e-4)
+
+
+def test_a_single_sample_has_no_others_and_is_held_against_the_greedy_picks(prepared):
+    network, data = prepared
+    network.eval()
+    losses = []
+    for baseline in ("greedy", "others"):
+        config = replace(CONFIG, reinforcement=replace(CONFIG.reinforcement, baseline=baseline, samples=2))
+        generator = torch.Generator().manual_seed(1)
+        bench = Bench.of(network, data)
+        loss, _, _ = policy_loss(network.picknet, bench, config, torch.tensor([0, 1]), 6, generator, samples=1)
+        losses.append(loss.item())
+    assert losses[0] == losses[1]
+
+
+def test_every_clip_is_judged_by_its_own_judge(prepared):
+    network, data = prepared
+    torch.manual_seed(9)
+    other = Network(ModelConfig(cnn="efficientnet_lite0", picker_hidden=4, state_size=5), len(data.vocabulary))
+    judges = tuple(Judge(one.eval().encoder, one.decoder, data.vocabulary) for one in (network, other))
+    bench = Bench(judges, torch.tensor([1, 0]), data.train, data.train_cider)
+    clips = torch.tensor([1, 0, 1])
+    picked = torch.tensor([[True, True, False, False, False, False]] * 2 + [[False, True, True, True, False, False]])
+    expected = []
+    for clip, mask in zip(clips.tolist(), picked, strict=True):
+        judge = judges[1 - clip]
+        memory = judge.encoder(data.train.features[clip][mask][None], mask.sum()[None])
+        text = data.vocabulary.decode(judge.decoder.write(memory, max_words=8)[0].tolist())
+        expected += data.train_cider.scores([data.train.clips[clip].name], [text.split()]).tolist()
+    assert bench.language(clips, picked, max_words=8).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_folds_are_runs_of_training_clips_and_together_all_of_them(data):
+    parts = [fold_splits(data, Fold(number, 4)) for number in (1, 2, 3, 4)]
+    # Six clips in four parts: their borders are at 1.5, 3 and 4.5, rounded down.
+    names = [[clip.name for clip in val.clips] for _, val in parts]
+    assert names == [["clip0"], ["clip1", "clip2"], ["clip3"], ["clip4", "clip5"]]
+    for (train_part, val), fold in zip(parts, names, strict=True):
+        assert (train_part.name, val.name) == ("train", "val")
+        assert [clip.name for clip in train_part.clips] == [f"clip{i}" for i in range(6) if f"clip{i}" not in fold]
+    with pytest.raises(BadData, match="fold 1/7 of 6 clips leaves nothing to learn from or to validate on"):
+        fold_splits(data, Fold(1, 7))
+
+
+def test_beside_the_data_set_to_learn_others_have_a_style_of_their_own(mixed, from_pixels, tmp_path):
+    config = parse_config(to_toml(FROM_PIXELS), ["text.styles=true", "supervision.epochs=1"])
+    whole, val = load_splits(mixed, lambda text: pytest.fail(text), styles=True)
+    assert {clip.style for clip in whole.clips if clip.name.startswith("folder/")} == {None}
+    assert {clip.style for clip in whole.clips if clip.name.startswith("flickr8k/")} == {"flickr8k"}
+    assert [clip.name for clip in val.clips] == ["clip6"]
+
+    # A fold is one of the data set to learn; the clips beside it are learned from whole.
+    others, fold = fold_splits(mixed, Fold(2, 3), styles=True)
+    assert [clip.name for clip in fold.clips] == ["clip1"]
+    assert [clip.name for clip in others.clips] == ["folder/clip0", "folder/clip2", "flickr8k/0", "flickr8k/1"]
+
+    run = tmp_path / "run"
+    model = train(config, data=mixed, out=run, start=from_pixels / "model", stages=("supervision",), cache=tmp_path)
+    network, vocabulary, _ = load_network(model)
+    _, before, _ = load_network(from_pixels / "model")
+    assert vocabulary.words == (*before.words, "[flickr8k]")
+    assert vocabulary.styles == {"flickr8k": len(before)}
+    assert len(network.decoder.embed.weight) == len(before) + 1
+
+
+def test_captions_begin_with_their_style(prepared):
+    _, data = prepared
+    first, second = data.train.clips
+    sight = replace(data.train, clips=(replace(first, style="msrvtt"), second))
+    vocabulary = data.vocabulary.with_styles(["msrvtt"])
+    styled = prepare(sight, data.val, vocabulary, CONFIG, torch.device("cpu"))
+    beginnings = {int(owner): int(words[0]) for owner, words in zip(styled.owners, styled.words, strict=True)}
+    assert beginnings == {0: len(data.vocabulary), 1: BOS}
+    assert vocabulary.decode([len(data.vocabulary), *data.words[0].tolist()]) == "a cat runs"
+
+
+def test_a_fold_is_written_as_a_fraction():
+    assert Fold.parse("2/5") == Fold(2, 5)
+    assert str(Fold(2, 5)) == "2/5"
+    for text in ("0/5", "6/5", "1/1", "1", "a/b", "1/5/2", "-1/5", ""):
+        with pytest.raises(BadRun, match=rf"^--fold {text}: expected as in 1/5, the first of five$"):
+            Fold.parse(text)
+
+
+def test_runs_of_folds_judge_the_clips_they_were_validated_on(data, finished, tmp_path):
+    stages = {name: replace(getattr(CONFIG, name), epochs=0) for name in STAGES}
+    cache, folds = finished.parent / "feature-cache", []
+    for number in (1, 2):
+        config = replace(CONFIG, **stages | {"supervision": replace(CONFIG.supervision, epochs=1)})
+        folds.append(tmp_path / f"fold{number}")
+        train(config, data=data, out=folds[-1], fold=Fold(number, 2), cache=cache)
+        told = json.loads((folds[-1] / "clips.json").read_text())
+        halves = [f"clip{i}" for i in range(3)], [f"clip{i}" for i in range(3, 6)]
+        assert (told["val"]["used"], told["train"]["used"]) == (halves if number == 1 else halves[::-1])
+    config = replace(CONFIG, **stages | {"reinforcement": replace(CONFIG.reinforcement, epochs=1)})
+    train(config, data=data, out=tmp_path / "judged", judges=folds, cache=cache)
+    assert [row["stage"] for row in rows_of(tmp_path / "judged")] == ["reinforcement"]
+    origin = json.loads((tmp_path / "judged" / "origin.json").read_text())
+    assert origin["judges"] == ", ".join(map(str, folds))
+    with pytest.raises(BadRun, match="whole: was validated on no clip of this training split"):
+        train(config, data=data, out=tmp_path / "refused", judges=[finished], cache=cache)
+
+
+def test_sampled_sentences_are_weighed_against_the_other_sentences_of_their_clip(prepared):
+    network, data = prepared
+    network.eval()
+    clips = torch.tensor([0, 1])
+    loss, facts = sentence_loss(network, data, CONFIG, clips, torch.Generator().manual_seed(3), samples=2)
+    generator = torch.Generator().manual_seed(3)
+    picked = network.picknet.walk(data.train.glances, data.train.counts, generator=generator).picked
+    memory = network.encoder(*gather_picked(data.train.features, picked)).of(torch.tensor([0, 0, 1, 1]))
+    words = network.decoder.write(memory, max_words=CONFIG.text.max_words, generator=generator)
+    names = ["one", "one", "two", "two"]
+    rewards = data.train_cider.scores(names, [data.vocabulary.decode(row).split() for row in words.tolist()])
+    advantages = [rewards[0] - rewards[1], rewards[1] - rewards[0], rewards[2] - rewards[3], rewards[3] - rewards[2]]
+    total, num_words = 0.0, 0
+    for i, advantage in enumerate(advantages):
+        state, word = torch.zeros(1, 5), torch.tensor([BOS])
+        for following in words[i][words[i] != PAD]:
+            log_probabilities, state = network.decoder.step(word, *memory.of(torch.tensor([i]))[:3], state)
+            log_probabilities[:, [PAD, BOS, UNK]] = -torch.inf
+            total -= advantage * log_probabilities.log_softmax(-1)[0, following].item()
+            word = following[None]
+            num_words += 1
+    assert any(advantages)
+    assert loss.item() == pytest.approx(total / num_words, rel=1e-4)
+    assert facts["language"].item() == pytest.approx(np.mean(rewards), rel=1e-5)
+
+
+def test_an_epoch_outside_the_limits_on_picks_scores_below_every_other(prepared):
+    network, data = prepared
+    config = replace(CONFIG, reward=replace(CONFIG.reward, min_picks=2, max_picks_floor=3))
+    three, four = (validation(network, data, config, evenly(data.val.counts, 6, k)) for k in (3, 4))
+    assert three["score"] == three["val_cider"]
+    assert four["score"] < 0
+    free = validation(network, data, config, evenly(data.val.counts, 6, 4), limited=False)
+    assert free["score"] == free["val_cider"]
+
+
+class Numbers(NamedTuple):
+    """A batch of plain numbers."""
+
+    values: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def parts(self, count: int) -> list["Numbers"]:
+        return [Numbers(part) for part in self.values.chunk(count)]
+
+
+def one_weight() -> Weights:
+    """A weight at 0 and its average, moved by plain gradient descent."""
+    trained, averaged = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+    optimiser = torch.optim.SGD([{"params": [trained], "full_rate": 1.0}], lr=0.0)
+    return Weights({"w": trained}, {"w": averaged}, optimiser)
+
+
+def full_rate(steps: int) -> float:
+    return 1.0
+
+
+def test_the_moving_average_follows_closely_at_first_and_then_by_its_decay():
+    weights = one_weight()
+    trained, averaged = weights.trained["w"], weights.averaged["w"]
+    one = Numbers(torch.ones(1))
+    # w moves from 0 to 1, and (1 + 0) / (10 + 0) of the old is kept; then from 1 to 2.
+    Learner(weights, decay=0.9, steps=0, share=full_rate).step(one, lambda batch: (-trained.sum(), {}))
+    assert averaged.item() == pytest.approx(0.9)
+    Learner(weights, decay=0.9, steps=1000, share=full_rate).step(one, lambda batch: (-trained.sum(), {}))
+    assert averaged.item() == pytest.approx(0.9 * 0.9 + 0.1 * 2)
+
+
+def test_a_batch_in_parts_teaches_what_the_whole_does():
+    for parts in (1, 2, 3, 8):
+        weights, portions = one_weight(), Portions()
+        portions.count = parts
+        learner = Learner(weights, decay=0.0, steps=0, share=full_rate, portions=portions)
+
+        def loss_of(batch: Numbers, weights: Weights = weights) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+            return (weights.trained["w"] * batch.values).mean(), {"mean": batch.values.mean()}
+
+        learner.step(Numbers(torch.tensor([1.0, 2.0, 6.0])), loss_of)
+        assert weights.trained["w"].item() == pytest.approx(-3.0)
+        assert learner.means() == pytest.approx({"loss": 0.0, "mean": 3.0})
+
+
+def test_where_the_gpus_memory_runs_out_the_batch_is_halved_and_it_is_said():
+    weights, notes, most = one_weight(), [], 1
+    portions = Portions(notes.append)
+    learner = Learner(weights, decay=0.0, steps=0, share=full_rate, portions=portions)
+
+    def loss_of(batch: Numbers) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        if len(batch) > most:
+            raise torch.OutOfMemoryError
+        return (weights.trained["w"] * batch.values).mean(), {}
+
+    learner.step(Numbers(torch.tensor([1.0, 2.0, 6.0])), loss_of)
+    assert weights.trained["w"].item() == pytest.approx(-3.0)  # once, from the whole batch
+    assert (portions.count, learner.steps) == (4, 1)
+    assert notes == [
+        f"the GPU's memory ran out: batches are learned from in {parts} parts from now on" for parts in (2, 4)
+    ]
+    most = 0
+    with pytest.raises(BadRun, match=r"memory does not hold even one clip of a batch; try a smaller model\.image_size"):
+        learner.step(Numbers(torch.tensor([1.0, 2.0, 6.0])), loss_of)
+
+
+def test_masks_of_frames():
+    counts = torch.tensor([6, 4])
+    assert all_frames(counts, 6).sum(1).tolist() == [6, 4]
+    # Centres of 2 equal parts: of 6 frames 1.5 and 4.5, of 4 frames 1 and 3.
+    assert [mask.nonzero().flatten().tolist() for mask in evenly(counts, 6, 2)] == [[1, 4], [1, 3]]
+    # Of 6 frames 2, of 4 frames 3: each as often as any other, 333 and 750 times of 1000, give or take 15.
+    generator = torch.Generator().manual_seed(0)
+    subsets = random_subsets(counts.repeat(1000), 6, torch.tensor([2, 3]).repeat(1000), generator)
+    assert subsets.sum(1).tolist() == [2, 3] * 1000
+    assert (subsets[::2].sum(0) - 333).abs().max() < 60
+    assert (subsets[1::2].sum(0)[:4] - 750).abs().max() < 60
+    assert not subsets[1::2, 4:].any()
+
+
+def test_scheduled_sampling_falls_to_its_floor():
+    stage = Config().supervision
+    # 24 / (24 + exp(0)) = 0.96; at epoch 100, exp(100/24) = 64.5 and 24/88.5 is below the floor.
+    assert teacher_forcing_probability(stage, 0) == pytest.approx(0.96)
+    assert teacher_forcing_probability(stage, 100) == 0.6
+    assert teacher_forcing_probability(stage, 10**6) == 0.6
+
+
+def test_the_cosine_schedule_ends_near_zero():
+    stage = replace(CONFIG.adaptation, epochs=10)
+    # (1 + cos(πe / 10)) / 2, however many steps there were
+    assert [round(rate_share(stage, epoch, steps=7), 4) for epoch in (0, 5, 9)] == [1.0, 0.5, 0.0245]
+
+
+def test_warming_up_the_learning_rate_rises_evenly_from_its_first_step_on():
+    stage = replace(CONFIG.supervision, warmup_steps=3)
+    assert [rate_share(stage, 0, steps) for steps in range(5)] == [1 / 4, 2 / 4, 3 / 4, 1, 1]
+    cosine = replace(stage, epochs=10, schedule="cosine")
+    assert rate_share(cosine, 5, 1) == pytest.approx(0.5 * 2 / 4)
+    assert rate_share(CONFIG.supervision, 0, 0) == 1
+
+
+def test_captions_without_a_known_word_are_no_training_data(prepared):
+    _, data = prepared
+    unknown = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", "zebra"))
+    with pytest.raises(BadData, match="no caption of the training split has a word of the vocabulary"):
+        prepare(data.train, data.val, unknown, CONFIG, torch.device("cpu"))

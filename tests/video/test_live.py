@@ -1,0 +1,644 @@
+"""Frames from files, pipes, arrays and real servers on the loopback: what comes, what is dropped, what is said."""
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import clips
+import numpy as np
+import pytest
+import servers
+from servers import Feed, transport_stream
+
+import picknet.video.live
+from picknet.picking.learned import PickNetPicker
+from picknet.picking.plain import AllPicker, EveryNthPicker
+from picknet.video.connection import PATIENCE
+from picknet.video.file import UnreadableVideo
+from picknet.video.frame import Frame
+from picknet.video.live import BadSetting, Live, LostSource, _Clock
+from picknet.video.source import UnreachableSource
+
+LOOPBACK = "http://127.0.0.1"
+HASTE = 40.0
+"""Chunks a second where a test is not about time; by their stamps there are ten."""
+
+
+@pytest.fixture(scope="module")
+def chunks():
+    """Twelve seconds of MPEG-TS, ten pictures a second."""
+    return transport_stream(120)
+
+
+@pytest.fixture
+def notes(monkeypatch):
+    """What a source says about itself; it is tried again at once."""
+    monkeypatch.setattr(picknet.video.live, "FIRST_DELAY", 0.1)
+    return []
+
+
+def numbers(frames):
+    """Which pictures these are; see clips.py."""
+    return [clips.number_of(frame.pixels()) for frame in frames]
+
+
+def taken(live, count):
+    with live:
+        return list(itertools.islice(live, count))
+
+
+# --- Sources that wait -----------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_read_whole_however_slow_the_reader(tmp_path):
+    live = Live(clips.write_clip(tmp_path / "clip.mp4", num_frames=100), fps=5)
+    frames = list(live)
+    # 25 pictures a second: every fifth.
+    assert numbers(frames) == list(range(0, 100, 5))
+    assert [frame.seconds for frame in frames] == pytest.approx([number / 25 for number in range(0, 100, 5)])
+    assert (live.num_frames, live.seconds, live.num_dropped, live.lag) == (20, pytest.approx(3.8), 0, None)
+
+
+def test_arrays_are_frames_one_after_another():
+    pixels = (clips.picture(number) for number in range(4))
+    frames = list(Live(pixels, fps=2))
+    assert numbers(frames) == [0, 1, 2, 3]
+    assert [(frame.index, frame.seconds) for frame in frames] == [(0, 0.0), (1, 0.5), (2, 1.0), (3, 1.5)]
+
+
+def test_ready_made_frames_are_passed_on_as_they_are():
+    given = [Frame.from_pixels(clips.picture(0), index=7, seconds=3.5)]
+    assert list(Live(given)) == given
+
+
+def test_what_is_no_picture_is_refused():
+    with pytest.raises(ValueError, match=r"a frame is RGB \(H, W, 3\) of uint8, not \(4, 4\) of float64"):
+        list(Live([np.zeros((4, 4))]))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_read_whole(tmp_path, chunks):
+    os.mkfifo(tmp_path / "pipe")
+    threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(b"".join(chunks),), daemon=True).start()
+    live = Live(tmp_path / "pipe", fps=2)
+    assert numbers(live) == list(range(0, 120, 5))
+    assert (live.lag, live.num_dropped, live.damage) == (None, 0, None)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_whose_data_turn_bad_is_read_as_far_as_it_goes(tmp_path, chunks):
+    os.mkfifo(tmp_path / "pipe")
+    content = b"".join([*chunks[:40], b"\x00garbage" * 500, *chunks[45:60], *transport_stream(30, codec="libx264")])
+    threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(content,), daemon=True).start()
+    live = Live(tmp_path / "pipe", fps=2)
+    seen = numbers(live)
+    assert seen[:8] == list(range(0, 40, 5))
+    assert set(range(50, 60)) & set(seen)
+    assert re.fullmatch(r"some of its data cannot be decoded, the first after [34]\.\d s", live.damage)
+
+
+def test_a_download_is_read_whole(tmp_path):
+    content = clips.write_clip(tmp_path / "clip.mp4", num_frames=100, index_first=True).read_bytes()
+    with servers.download(content) as server:
+        live = Live(f"{LOOPBACK}:{server.port}/clip.mp4", fps=5)
+        assert numbers(live) == list(range(0, 100, 5))
+        assert (live.lag, live.num_dropped, live.damage) == (None, 0, None)
+
+
+def test_a_download_that_breaks_off_is_resumed_where_it_was(chunks, notes):
+    content = b"".join(chunks)
+    with servers.download(content, cut=[len(content) // 2, len(content) // 4]) as server:
+        live = Live(f"{LOOPBACK}:{server.port}/clip.ts", fps=2, note=notes.append)
+        assert numbers(live) == list(range(0, 120, 5))
+    assert live.num_reconnects == 1
+    assert [re.sub(r":\d+", "", note) for note in notes] == [
+        f"{LOOPBACK}/clip.ts: lost (the connection broke off); trying again in 0.1 s (1 of 10)",
+        f"{LOOPBACK}/clip.ts: lost (the connection broke off); trying again in 0.2 s (2 of 10)",
+        f"{LOOPBACK}/clip.ts: is back after 0 s",
+    ]
+
+
+def test_hls_that_has_an_end_is_read_whole(chunks):
+    with servers.hls(chunks) as server:
+        live = Live(f"{LOOPBACK}:{server.port}/clip.m3u8", fps=2)
+        assert numbers(live) == list(range(0, 120, 5))
+
+
+# --- Sources that do not ---------------------------------------------------------------------------------------------
+
+
+def test_a_slow_reader_gets_new_frames_and_misses_others():
+    shown = []
+
+    def camera():
+        for number in range(200):
+            time.sleep(0.01)
+            shown.append(number)
+            yield clips.picture(number)
+
+    live = Live(camera(), fps=50, realtime=True)
+    for frame in live:  # noqa: B007 - the last is looked at
+        time.sleep(0.3)
+        # It was among the last to come; whoever takes it sees at most a second back, and waits 0.3 s himself.
+        assert live.lag < PATIENCE + 0.3 + 0.5
+    assert live.num_dropped > 20
+    assert live.num_frames < 20
+    assert shown[-1] - clips.number_of(frame.pixels()) < 20  # the end is not missed
+    assert live.max_lag >= 0.3
+
+
+def test_arrays_in_real_time_are_taken_as_often_as_wanted():
+    def camera():
+        while True:
+            time.sleep(0.02)
+            yield clips.picture(0)
+
+    frames = taken(Live(camera(), fps=10, realtime=True), 6)
+    gaps = np.diff([frame.seconds for frame in frames])
+    assert gaps.mean() == pytest.approx(0.1, abs=0.03)
+
+
+def test_a_file_in_real_time_takes_its_time(tmp_path):
+    live = Live(clips.write_clip(tmp_path / "clip.mp4", num_frames=26), fps=5, realtime=True)
+    began = time.monotonic()
+    assert numbers(live)[-1] == 25
+    assert time.monotonic() - began >= 1.0
+    assert live.lag is not None
+
+
+def test_an_error_of_the_one_who_gives_frames_reaches_the_one_who_takes_them():
+    def camera():
+        yield clips.picture(0)
+        raise ZeroDivisionError("the camera fell")
+
+    with pytest.raises(ZeroDivisionError, match="the camera fell"):
+        list(Live(camera(), realtime=True))
+
+
+def test_whoever_stops_taking_ends_the_thread_that_gives():
+    ended = threading.Event()
+
+    def camera():
+        try:
+            while True:
+                time.sleep(0.01)
+                yield clips.picture(0)
+        finally:
+            ended.set()
+
+    assert len(taken(Live(camera(), fps=100, realtime=True), 2)) == 2
+    assert ended.wait(5)
+
+
+def follows(live, *, fps=10.0):
+    """The frames of a live server come in order, at their time."""
+    frames = taken(live, 6)
+    seen = numbers(frames)
+    assert all(before < after for before, after in itertools.pairwise(seen))
+    # Seconds count from the first frame, whatever the source's own clock says.
+    assert [frame.seconds for frame in frames] == pytest.approx([(n - seen[0]) / fps for n in seen], abs=0.05)
+    assert [frame.index for frame in frames] == list(range(6))
+    assert live.lag < 2
+    return seen
+
+
+def test_http_without_an_end_is_followed(chunks):
+    with servers.http(Feed(chunks)) as server:
+        follows(Live(f"{LOOPBACK}:{server.port}/live", fps=5))
+
+
+def test_hls_without_an_end_is_followed(chunks):
+    with servers.hls(chunks, num_live=4) as server:
+        follows(Live(f"{LOOPBACK}:{server.port}/live.m3u8", fps=5))
+
+
+def test_rtsp_is_followed_with_the_right_password_only():
+    with servers.rtsp(Feed(servers.pictures_in_h264(120)), credentials="admin:geheim") as server:
+        follows(Live(f"rtsp://admin:geheim@127.0.0.1:{server.port}/1", fps=5))
+        for wrong in ("admin:falsch@", ""):
+            with pytest.raises(UnreachableSource) as raised:
+                taken(Live(f"rtsp://{wrong}127.0.0.1:{server.port}/1"), 1)
+            shown = wrong.replace("falsch", "***")
+            refused = "it refuses us: the user name or the password is missing or wrong"
+            assert str(raised.value) == f"rtsp://{shown}127.0.0.1:{server.port}/1: {refused}"
+
+
+def test_udp_is_followed(chunks):
+    port = servers.free_port(servers.socket.SOCK_DGRAM)
+    servers.udp(Feed(chunks), port)
+    follows(Live(f"udp://127.0.0.1:{port}", fps=5))
+
+
+def test_rtmp_is_followed():
+    with servers.rtmp(Feed(servers.pictures_in_flash(120))) as server:
+        follows(Live(f"rtmp://127.0.0.1:{server.port}/live/1", fps=5))
+
+
+@pytest.mark.parametrize(
+    ("serve", "coded"),
+    [
+        (servers.http, transport_stream),
+        (servers.rtsp, servers.pictures_in_h264),
+        (servers.rtsp_over_udp, servers.pictures_in_h264),
+        (servers.rtmp, servers.pictures_in_flash),
+    ],
+)
+def test_a_server_that_is_killed_and_restarted_is_followed_again(serve, coded, notes):
+    feed = Feed(coded(120))
+    alive = [serve(feed)]
+    port = alive[0].port
+    scheme = serve.__name__.partition("_")[0]
+    live = Live(f"{scheme}://me:geheim@127.0.0.1:{port}/live/1", fps=5, timeout=5, note=notes.append)
+    frames = []
+    with live:
+        for frame in live:
+            frames.append(frame)
+            if len(frames) == 4:
+                alive.pop().kill()
+                revival = threading.Timer(0.6, lambda: alive.append(serve(feed, port=port)))
+                revival.start()
+            if live.num_reconnects and frame.seconds > frames[3].seconds + 0.6:
+                break
+    revival.join()
+    alive.pop().kill()
+    assert numbers(frames) == sorted(set(numbers(frames)))
+    assert live.num_reconnects == 1
+    # Time went on while nothing came, as it did for the pictures, ten a second: but a new connection is looked at for a
+    # second before its first frame is handed on.
+    passed = (numbers(frames)[-1] - numbers(frames)[3]) / 10
+    assert frames[-1].seconds - frames[3].seconds == pytest.approx(passed, abs=2.5)
+    name = rf"{scheme}://me:\*\*\*@127.0.0.1:{port}/live/1"
+    assert re.fullmatch(rf"{name}: lost \(.+\); trying again in 0.1 s \(1 of 10\)", notes[0])
+    assert re.fullmatch(rf"{name}: is back after \d s", notes[-1])
+    assert "geheim" not in "".join(notes)
+
+
+@pytest.mark.skipif(not servers.has_node_rtsp(), reason="needs Node.js and the npm package rtsp-streaming-server")
+def test_an_rtsp_server_of_somebody_elses_is_followed_over_its_death(notes):
+    publishing, playing = servers.free_port(), servers.free_port()
+    process = servers.node_rtsp(publishing, playing)
+    done = servers.publish(f"rtsp://127.0.0.1:{publishing}/1")
+    time.sleep(1.5)  # until somebody publishes there is nothing to see: "not found"
+    frames = []
+    try:
+        with pytest.raises(UnreachableSource, match="it refuses us"):
+            taken(Live(f"rtsp://me:falsch@127.0.0.1:{playing}/1"), 1)
+        with Live(f"rtsp://me:geheim@127.0.0.1:{playing}/1", fps=5, timeout=3, retries=20, note=notes.append) as live:
+            for frame in live:
+                frames.append(frame)
+                if len(frames) == 5:
+                    process.kill()
+                    process.wait()
+                    process = servers.node_rtsp(publishing, playing)
+                if live.num_reconnects and frame.seconds > frames[4].seconds + 1:
+                    break
+    finally:
+        done.set()
+        process.kill()
+        process.wait()
+    assert numbers(frames) == sorted(set(numbers(frames)))
+    assert live.num_reconnects == 1
+    assert "geheim" not in "".join(notes)
+
+
+def test_a_source_that_does_not_come_back_is_given_up(chunks, notes):
+    with servers.http(Feed(chunks[:20])) as server:
+        live = Live(f"{LOOPBACK}:{server.port}/1", fps=5, timeout=2, retries=2, note=notes.append)
+        frames = []
+        with pytest.raises(LostSource, match=r"/1: lost after 1\.\d s \(.+\); tried again 2 times$"):
+            frames.extend(live)
+    assert len(notes) == 2
+
+
+def test_whoever_decodes_too_slowly_skips_to_newer_key_frames(chunks, monkeypatch):
+    seconds = _Clock.seconds
+
+    def slow(*arguments):
+        time.sleep(0.25)  # of ten pictures a second, four can be had
+        return seconds(*arguments)
+
+    monkeypatch.setattr(_Clock, "seconds", slow)
+    with servers.http(Feed(chunks)) as server:
+        live = Live(f"{LOOPBACK}:{server.port}/1", fps=10)
+        frames = []
+        for frame in live:
+            frames.append(frame)
+            assert live.lag < 2
+            if live.num_dropped and len(frames) > 12:
+                break
+    seen = numbers(frames)
+    skipped = [after for before, after in itertools.pairwise(seen) if after > before + 2]
+    assert skipped
+    assert all(number % 5 == 0 for number in skipped)  # every fifth is a key frame
+
+
+# --- Bad input -------------------------------------------------------------------------------------------------------
+
+
+def test_a_source_that_never_sends_a_frame_is_given_up_in_time():
+    with servers.silent() as server:
+        for source in (f"{LOOPBACK}:{server.port}/1", f"rtsp://127.0.0.1:{server.port}/1"):
+            began = time.monotonic()
+            with pytest.raises(UnreachableSource, match=r"/1: no frame (came within|for) 0\.5 s$"):
+                taken(Live(source, timeout=0.5), 1)
+            assert time.monotonic() - began < 3
+    port = servers.free_port(servers.socket.SOCK_DGRAM)
+    with pytest.raises(UnreachableSource, match=rf"^udp://127.0.0.1:{port}: no frame (came within|for) 0\.5 s$"):
+        taken(Live(f"udp://127.0.0.1:{port}", timeout=0.5), 1)
+
+
+def test_what_cannot_be_opened_says_why(tmp_path, chunks):
+    port = servers.free_port()
+    sound = clips.write_audio(tmp_path / "sound.mp4").read_bytes()
+    with (
+        servers.http(Feed(chunks), credentials="me:geheim") as locked,
+        servers.download(b"<html>not here</html>" * 500) as text,
+        servers.download(sound) as music,
+    ):
+        for source, told in (
+            (f"rtsp://me:geheim@127.0.0.1:{port}/1", "connection refused: nothing listens there"),
+            (f"rtmp://127.0.0.1:{port}/live/1", "connection refused: nothing listens there"),
+            (f"http://127.0.0.1:{port}/1", "connection refused: nothing listens there"),
+            ("http://me:geheim@nowhere.invalid/1", "there is no host 'nowhere.invalid', or no network"),
+            (f"http://me:falsch@127.0.0.1:{locked.port}/1", "it refuses us: the user name or the password is missing"),
+            (f"http://127.0.0.1:{text.port}/1", "what it sends is not a known video format"),
+            (f"http://127.0.0.1:{music.port}/1", "no video stream found (streams: audio)"),
+            ("gopherr://host/1", "no known kind of address; rtsp://, rtmp://, http://, https:// and udp:// are"),
+            ("/dev/video97", "there is no such camera"),
+        ):
+            with pytest.raises((UnreachableSource, UnreadableVideo)) as raised:
+                taken(Live(source, timeout=5), 1)
+            told_about = re.sub(r":(geheim|falsch)@", ":***@", source)
+            assert str(raised.value).startswith(f"{told_about}: {told}")
+            # Nor does the password stand in what a traceback would show.
+            assert raised.value.__cause__ is None
+            assert raised.value.__suppress_context__ or raised.value.__context__ is None
+
+
+def test_impossible_settings_are_refused():
+    for settings, told in (
+        ({"fps": 0}, "fps is 0: more than 0 frames a second are needed"),
+        ({"fps": float("nan")}, "fps is nan: more than 0 frames a second are needed"),
+        ({"timeout": 0}, "timeout is 0: more than 0 seconds are possible"),
+        ({"retries": -1}, "retries is -1: 0 (give up at once) or more is possible"),
+    ):
+        with pytest.raises(BadSetting, match=f"^{re.escape(told)}$"):
+            Live("clip.mp4", **settings)
+
+
+def test_a_stream_may_change_its_size(chunks):
+    larger = transport_stream(60, first=20, width=128, height=96)
+    with servers.http(Feed([*chunks[:20], *larger], HASTE)) as server:
+        frames = taken(Live(f"{LOOPBACK}:{server.port}/1", fps=5), 16)
+    sizes = [frame.pixels().shape[:2] for frame in frames]
+    assert (sizes[0], sizes[-1]) == ((64, 96), (96, 128))
+    assert numbers(frames) == sorted(numbers(frames))
+
+
+def test_a_stream_that_changes_its_codec_is_joined_anew(notes):
+    before, after = transport_stream(70, fps=30, codec="libx264"), transport_stream(180, fps=30, first=70)
+    with servers.http(Feed([*before, *after], HASTE)) as server:
+        live = Live(f"{LOOPBACK}:{server.port}/1", fps=5, note=notes.append)
+        frames = []
+        for frame in live:
+            frames.append(frame)
+            if live.num_reconnects:
+                break
+    assert numbers(frames)[-1] > 70
+    assert [re.sub(r".*/1: | in .*| after .*", "", note) for note in notes] == [
+        "lost (its data cannot be decoded any more); trying again",
+        "is back",
+    ]
+
+
+def test_garbage_in_the_middle_is_passed_over(chunks):
+    with servers.http(Feed([*chunks[:22], bytes(range(256)) * 20, *chunks[25:]], HASTE)) as server:
+        live = Live(f"{LOOPBACK}:{server.port}/1", fps=5)
+        frames = taken(live, 20)
+    assert numbers(frames)[-1] > 30
+    assert re.fullmatch(r"some of its data cannot be decoded, the first after [12]\.\d s", live.damage)
+
+
+def test_time_stamps_that_are_set_back_go_on(chunks):
+    with servers.http(Feed([*chunks[:20], *chunks[:60]], HASTE)) as server:
+        frames = taken(Live(f"{LOOPBACK}:{server.port}/1", fps=5), 15)
+    seconds = [frame.seconds for frame in frames]
+    assert 18 in numbers(frames)
+    assert numbers(frames)[-1] < 18
+    assert np.diff(seconds) == pytest.approx([0.2] * 14, abs=0.15)
+
+
+def clock(*, live):
+    clock = _Clock()
+    clock.connect(step=0.1, live=live)
+    return clock
+
+
+def test_seconds_count_from_the_first_stamp():
+    times = clock(live=False)
+    assert [times.seconds(stamp, 0.0) for stamp in (100.0, 100.1, 100.5)] == pytest.approx([0.0, 0.1, 0.5])
+
+
+def test_without_stamps_a_source_that_waits_is_counted_and_a_live_one_timed():
+    counted, timed = clock(live=False), clock(live=True)
+    assert [counted.seconds(None, arrived) for arrived in (5.0, 5.7, 9.0)] == pytest.approx([0.0, 0.1, 0.2])
+    assert [timed.seconds(None, arrived) for arrived in (5.0, 5.7, 9.0)] == pytest.approx([0.0, 0.7, 4.0])
+
+
+def test_stamps_that_leap_are_not_believed():
+    times = clock(live=True)
+    # Back by a minute, ahead by an hour, each a tenth of a second after the last; then regular again.
+    stamps = (60.0, 60.1, 0.0, 0.1, 3600.0, 3600.1)
+    seconds = [times.seconds(stamp, number / 10) for number, stamp in enumerate(stamps)]
+    assert seconds == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
+    # A little back, as from a muddled muxer: never is the same second told twice.
+    assert [times.seconds(stamp, 0.7) for stamp in (3600.05, 3600.3)] == pytest.approx([0.6, 0.7])
+
+
+def test_time_passes_for_a_live_source_that_is_away():
+    times = clock(live=True)
+    assert [times.seconds(stamp, stamp) for stamp in (1.0, 2.0)] == [0.0, 1.0]
+    times.connect(step=0.1, live=True)
+    assert [times.seconds(stamp, arrived) for stamp, arrived in ((500.0, 12.0), (500.5, 12.5))] == [11.0, 11.5]
+
+
+# --- Captions of streams ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def captioner(model_folder):
+    from picknet.captioner import load
+
+    return load(model_folder)
+
+
+def test_an_update_tells_of_lag_and_damage(captioner, chunks):
+    with servers.http(Feed([*chunks[:15], b"\x00garbage" * 500, *chunks[20:]], HASTE)) as server:
+        source = f"{LOOPBACK}:{server.port}/1"
+        updates = list(itertools.islice(captioner.stream(source, fps=5, picker=AllPicker()), 16))
+    assert all(0 < update.lag < 2 for update in updates)
+    assert updates[-1].damage.startswith("some of its data cannot be decoded")
+    assert [update.frames_seen for update in updates] == list(range(1, 17))
+
+
+def test_the_memory_and_the_picker_start_anew_with_each_scene(captioner):
+    tiles = np.random.default_rng(0).integers(0, 256, (8, 3, 4, 3), dtype=np.uint8)
+    pictures = tiles.repeat(20, axis=1).repeat(20, axis=2)
+    first, second = (
+        [update.text for update in captioner.stream(part, picker=AllPicker(), new_scene=lambda frame: False)]
+        for part in (pictures[:5], pictures[5:])
+    )
+    asked = []
+
+    def rule(frame):
+        asked.append(frame.index)
+        return frame.index == 5
+
+    updates = list(captioner.stream(pictures, picker=AllPicker(), new_scene=rule))
+    assert [update.text for update in updates] == first + second
+    assert [update.scene for update in updates] == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert asked == list(range(8))  # about every frame, picked or not
+
+    # A picker that takes frames 2, 6 and so on takes 2 and, beginning anew with the scene, 5 + 2; one that takes only
+    # the first frame takes that of each scene.
+    for picker, expected in ((EveryNthPicker(4), [2, 7]), (PickNetPicker(lambda *_: np.zeros(1)), [0, 5])):
+        picks = [update.pick.index for update in captioner.stream(pictures, picker=picker, new_scene=rule)]
+        assert picks == expected
+
+
+def test_a_scene_without_a_pick_is_given_its_last_frame_once_it_is_over(captioner):
+    pictures = [clips.picture(number) for number in (1, 1, 1, 200, 200, 200, 200)]
+    rule = {3}.__contains__
+    updates = captioner.stream(pictures, picker=EveryNthPicker(8), new_scene=lambda frame: rule(frame.index))
+    assert [(update.pick.index, update.scene, update.frames_seen) for update in updates] == [(2, 0, 4), (6, 1, 7)]
+
+
+def tiles(count):
+    """Pictures that have nothing in common: (count, 48, 64, 3), below 200"""
+    colours = np.random.default_rng(0).integers(0, 200, (count, 6, 8, 3), dtype=np.uint8)
+    return colours.repeat(8, axis=1).repeat(8, axis=2)
+
+
+def test_by_default_a_new_scene_is_noticed_with_its_second_frame(captioner):
+    first, second = tiles(2)
+    pictures = [first] * 5 + [second] + [first] * 3 + [second] * 4
+    # A single strange frame is none. Each scene is picked from at once by a picker that takes the first frame.
+    updates = list(captioner.stream(pictures, picker=PickNetPicker(lambda *_: np.zeros(1))))
+    assert [(update.pick.index, update.scene) for update in updates] == [(0, 0), (10, 1)]
+    (alone,) = captioner.stream([second], picker=AllPicker())
+    assert updates[1].text == alone.text
+
+
+def test_a_scene_has_an_end(captioner):
+    limit = captioner.config.video.num_frames
+    pictures = (clips.picture(0) for _ in range(2 * limit + 1))
+    scenes = [update.scene for update in captioner.stream(pictures, picker=AllPicker())]
+    assert scenes == [0] * limit + [1] * limit + [2]
+
+
+def resident_megabytes():
+    return int(re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory in use as Linux tells it")
+def test_a_day_of_a_camera_takes_no_more_memory_than_its_first_hour(captioner):
+    # A frame a second, a new view every ten minutes, with noise of its own in each frame.
+    views = tiles(7)
+    noise = np.random.default_rng(0).integers(0, 20, (16, 48, 64, 3), dtype=np.uint8)
+    day = 24 * 3600
+    frames = (views[second // 600 % 7] + noise[second % 16] for second in range(day))
+    picker = PickNetPicker(captioner.runtime.policy, threshold=1.0, max_gap=120)  # the policy is asked about each frame
+    hours = []
+    for update in captioner.stream(frames, picker=picker):
+        if update.seconds >= 3600 * (len(hours) + 1):
+            hours.append(resident_megabytes())
+    # A scene begins a frame after its view and lasts 600 s: five picks, the last of them 481 s after the change. The
+    # first scene begins at 0 and lasts a frame longer, for a sixth.
+    num_views = day // 600
+    assert (update.frames_seen, update.num_picks, update.scene) == (day - 600 + 482, 5 * num_views + 1, num_views - 1)
+    assert len(hours) == 23
+    assert max(hours) - hours[0] < 20
+
+
+# --- The command -----------------------------------------------------------------------------------------------------
+
+
+def picknet_stream(*arguments, **options):
+    command = [sys.executable, "-m", "picknet", "stream", *map(str, arguments)]
+    return subprocess.Popen(command, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options)
+
+
+def test_a_pipe_into_the_command_gives_an_object_for_each_pick(model_folder, chunks):
+    arguments = ("--format", "jsonl", "--fps", 5, "--model", model_folder)
+    process = picknet_stream("-", *arguments, stdin=subprocess.PIPE, text=False)
+    out, err = process.communicate(b"".join(chunks), timeout=60)
+    updates = [json.loads(line) for line in out.splitlines()]
+    assert process.returncode == 0
+    keys = ["seconds", "caption", "changed", "probability", "confidence", "frames_seen", "picks", "scene", "lag"]
+    assert [list(update) for update in updates] == [keys] * len(updates)
+    assert [update["picks"] for update in updates] == list(range(1, len(updates) + 1))
+    assert updates[0]["changed"]
+    assert re.fullmatch(
+        rf"picknet: standard input: 60 frames until 0:00:11, {len(updates)} picks?, \d+ sentences?\n", err.decode()
+    )
+
+
+def test_a_password_is_not_printed_and_what_was_said_is_kept(model_folder, chunks):
+    with servers.http(Feed(chunks[:20]), credentials="me:geheim") as server:
+        source = f"http://me:geheim@127.0.0.1:{server.port}/1"
+        arguments = ("--fps", 5, "--model", model_folder, "--retries", 0, "--timeout", 10)
+        process = picknet_stream(source, *arguments)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert out.startswith("0:00:00  ")
+    summary, error = err.splitlines()
+    name = re.escape(f"picknet: http://me:***@127.0.0.1:{server.port}/1: ")
+    assert re.fullmatch(
+        rf"{name}\d+ frames until 0:00:01, \d+ picks?, \d+ sentences?, \d+ dropped, lag at most \d\.\d s", summary
+    )
+    assert re.fullmatch(rf"{name}lost after 1\.\d s \(.*\)", error)
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "last"), [(signal.SIGINT, 130, ["picknet: interrupted"]), (signal.SIGTERM, 143, [])]
+)
+def test_a_stream_that_is_told_to_end_sums_up(ending, code, last, model_folder, chunks):
+    with servers.http(Feed(chunks)) as server:
+        process = picknet_stream(f"{LOOPBACK}:{server.port}/1", "--fps", 5, "--model", model_folder, "--only-changes")
+        assert process.stdout.readline().startswith("0:00:0")
+        process.send_signal(ending)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    lines = err.splitlines()
+    assert re.search(r"/1: \d+ frames? until 0:00:\d\d, \d+ picks?, \d+ sentences?, \d+ dropped, lag at most", lines[0])
+    assert lines[1:] == last
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_on_a_terminal_one_line_is_written_over(model_folder, tmp_path):
+    import pty
+
+    ours, theirs = pty.openpty()
+    clip = clips.write_clip(tmp_path / "clip.mp4", num_frames=100)
+    wide = os.environ | {"COLUMNS": "120"}
+    process = picknet_stream(clip, "--fps", 5, "--model", model_folder, stdout=theirs, env=wide)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a pseudo-terminal is an error
+        while block := os.read(ours, 4096):
+            shown += block
+    process.communicate(timeout=30)
+    os.close(ours)
+    first, *rest = shown.decode().split("\r\x1b[2K")
+    assert first == ""
+    assert re.match(r"0:00:00  .*  \(1 pick of 1 frame\)", rest[0])
+    assert shown.count(b"\n") == 1
+    assert shown.endswith(b"\n")
