@@ -156,6 +156,17 @@ def test_hls_with_an_end_is_read_to_its_end(chunks):
         assert numbers(live) == list(range(0, 120, 5))
 
 
+@pytest.mark.parametrize("scheme", ["http", "file"])
+def test_a_playlist_of_a_stream_opens_no_local_files(tmp_path, chunks, scheme):
+    (tmp_path / "clip.ts").write_bytes(b"".join(chunks))
+    lines = ["#EXTM3U", "#EXT-X-TARGETDURATION:12", "#EXTINF:12,", f"file://{tmp_path}/clip.ts", "#EXT-X-ENDLIST", ""]
+    (tmp_path / "list.m3u8").write_text("\n".join(lines))
+    with servers.download((tmp_path / "list.m3u8").read_bytes()) as server:
+        address = f"{LOOPBACK}:{server.port}" if scheme == "http" else f"file://{tmp_path}"
+        with pytest.raises(UnreachableSource):
+            list(Live(f"{address}/list.m3u8", timeout=5, retries=0))
+
+
 # --- Sources that do not ---------------------------------------------------------------------------------------------
 
 
