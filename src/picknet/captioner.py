@@ -34,7 +34,8 @@ from picknet.text import BOS
 from picknet.timeline import PATIENCE, Segment, parts, readable
 from picknet.video.file import Video
 from picknet.video.frame import GLANCE_SIZE, Frame
-from picknet.video.live import BadSetting, Live, LiveSource, checked_fps
+from picknet.video.live import BadSetting, Live, checked_fps
+from picknet.video.source import Source as LiveSource
 from picknet.video.source import without_password
 
 if TYPE_CHECKING:
