@@ -163,10 +163,9 @@ class _Watch:
     def over(cls, files: Sequence[str]) -> "_Watch | None":
         """One over the live source that is named, if it is one and nothing else is named."""
         from picknet.video.live import Live
-        from picknet.video.source import recognised
+        from picknet.video.source import is_live
 
-        is_live = len(files) == 1 and recognised(files[0]).kind != "file"
-        return cls(Live(files[0], note=say)) if is_live else None
+        return cls(Live(files[0], note=say)) if len(files) == 1 and is_live(files[0]) else None
 
     def __iter__(self) -> Iterator["Frame"]:
         from picknet.video.live import LostSource
