@@ -15,7 +15,8 @@ from PIL import Image
 from picknet.captioner import load
 from picknet.picking.picker import Pick
 from picknet.picking.plain import UniformPicker
-from picknet.results import MAX_IMAGES, Caption, Picked, Segment, Sentence, Update
+from picknet.results import Caption, Picked, Segment, Sentence, Update
+from picknet.show.notebook import MAX_IMAGES
 
 PICKS = (Pick(0, 0.0), Pick(7, 1.26666666667, 0.61, 38))
 PICK_DICTS = [

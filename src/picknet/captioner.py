@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.config import VideoConfig
-from picknet.errors import PicknetError
+from picknet.errors import BadSetting, PicknetError
 from picknet.memory import SceneMemory
 from picknet.model.confidence import Confidence
 from picknet.model.folder import BadModel
@@ -30,10 +30,9 @@ from picknet.sentences import Description, SentenceWriter
 from picknet.text import BOS
 from picknet.threads import CheckWanted, in_order, num_cores
 from picknet.timeline import segments
-from picknet.video.file import UnreadableVideo
 from picknet.video.frame import GLANCE_SIZE, Frame
-from picknet.video.live import BadSetting, Live
-from picknet.video.source import Source, UnreachableSource
+from picknet.video.live import Live
+from picknet.video.source import Source, UnreachableSource, UnreadableVideo
 from picknet.walk import (
     EndlessSource,
     OnFrame,

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from picknet.picking.picker import Pick
 from picknet.timecode import clock
@@ -15,14 +15,8 @@ from picknet.video.frame import Frame
 if TYPE_CHECKING:
     from picknet.show.frames import PickedFrame
 
-T = TypeVar("T")
-
 MAX_TIMES = 8
 """Times of picks that a `repr` lists; the rest is counted."""
-MAX_IMAGES = 12
-"""Frames that a notebook shows of one result."""
-IMAGE_SIDE = 160
-"""The longer side of a frame in a notebook, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +226,8 @@ class Picked:
         return f"Picked({_facts(None, self.picks)}, frames_seen={self.frames_seen})"
 
     def _repr_html_(self) -> str:
-        return _page(f"{self.num_picks} picks of {self.frames_seen} frames", [self.video], _spread(self.frames))
+        title = f"{self.num_picks} picks of {self.frames_seen} frames"
+        return _page(title, [self.video], [frame for frame, _ in self.frames])
 
 
 def _picks_dict(picks: Sequence[Pick]) -> dict[str, Any]:
@@ -264,9 +259,9 @@ def _html(
         return _page("no caption", [error], [])
     if confidence is not None:
         lines.append(f"confidence {confidence:.2f}")
-    frames: list[tuple[Frame, Pick]] = []
+    frames: list[Frame] = []
     try:
-        frames = _read_again(video, _spread(picks))
+        frames = _read_again(video, picks)
     except Exception as error:  # noqa: BLE001 - a result must show itself, whatever became of its file
         lines.append(f"The picked frames cannot be shown: {error}")
     if not frames:
@@ -274,26 +269,17 @@ def _html(
     return _page(title, lines, frames)
 
 
-def _page(title: str, lines: Sequence[str], frames: Sequence[tuple[Frame, Pick]]) -> str:
-    from picknet.show.frames import time_stamp
+def _page(title: str, lines: Sequence[str], frames: Sequence[Frame]) -> str:
     from picknet.show.notebook import html
 
-    images = [(time_stamp(pick.seconds), frame.thumbnail(IMAGE_SIDE)) for frame, pick in frames]
-    return html(title, [line for line in lines if line], images)
+    return html(title, [line for line in lines if line], frames)
 
 
-def _read_again(video: str, picks: Sequence[Pick]) -> list[tuple[Frame, Pick]]:
+def _read_again(video: str, picks: Sequence[Pick]) -> list[Frame]:
     """The picked frames of a file by their numbers; none where the source was not a file, or is gone."""
-    by_number = {pick.frame_number: pick for pick in picks if pick.frame_number is not None}
-    if not by_number or not Path(video).is_file():
+    numbers = {pick.frame_number for pick in picks if pick.frame_number is not None}
+    if not numbers or not Path(video).is_file():
         return []
     with Video(video) as opened:
         # With more samples than there are frames, the index of each is its number.
-        frames = opened.sample_evenly(count=sys.maxsize, only=by_number.keys())
-        return [(frame, by_number[frame.number]) for frame in frames if frame.number in by_number]
-
-
-def _spread(items: Sequence[T]) -> list[T]:
-    """At most MAX_IMAGES of the items, evenly spread."""
-    count = min(len(items), MAX_IMAGES)
-    return [items[(2 * i + 1) * len(items) // (2 * count)] for i in range(count)]
+        return [frame for frame in opened.sample_evenly(count=sys.maxsize, only=numbers) if frame.number in numbers]

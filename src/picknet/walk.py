@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.config import VideoConfig
+from picknet.errors import BadSetting
 from picknet.picking.budget import BudgetPicker
 from picknet.picking.picker import Pick, Picker, Plan, planned
 from picknet.results import Picked
 from picknet.video.file import Video
-from picknet.video.frame import Frame, frames_from
-from picknet.video.live import BadSetting, Live, checked_fps
-from picknet.video.source import Source, is_live, locate
+from picknet.video.frame import Frame, checked_fps, frames_from
+from picknet.video.live import Live
+from picknet.video.source import Source, is_binary_file, is_live, locate
 
 SceneRule = Callable[[Frame], bool]
 """Called with every frame in turn: whether a new scene begins with it."""
@@ -184,7 +185,7 @@ def open_source(
     fps: rate of frames that are given as arrays. array_samples: evenly spaced frames to take of one array.
     """
     check_finite(source)
-    if isinstance(source, str | os.PathLike | bytes | bytearray) or hasattr(source, "read"):
+    if isinstance(source, str | os.PathLike | bytes | bytearray) or is_binary_file(source):
         with Video(source) as video:
             yield Walk(video.name, *sampling(video, picker), video, on_frame=on_frame)
         return

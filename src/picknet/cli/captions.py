@@ -33,7 +33,7 @@ from picknet.errors import PicknetError
 if TYPE_CHECKING:
     from picknet.captioner import Caption, Captioner
     from picknet.picking.picker import Pick, Picker
-    from picknet.show.figures import Thumbnail
+    from picknet.show.page import Thumbnail
     from picknet.video.frame import Frame
 
 
@@ -162,7 +162,7 @@ class _Watched:
         self.seen: list[Thumbnail] = []
 
     def pick(self, frames: Iterable["Frame"]) -> Iterator[tuple["Frame", "Pick"]]:
-        from picknet.show.figures import Thumbnail
+        from picknet.show.page import Thumbnail
 
         def see(frame: "Frame") -> "Frame":
             self.seen.append(Thumbnail.of(frame))
@@ -172,9 +172,11 @@ class _Watched:
 
 
 def _write_sheet(path: Path, frames: Sequence["Thumbnail"], result: "Caption") -> None:
-    from picknet.show.figures import contact_sheet, save
+    from picknet.show.page import save
+    from picknet.show.sheet import contact_sheet
 
-    save(contact_sheet(frames, result.picks, result.text, title=Path(result.video).name), path)
+    name = Path(result.video).name
+    save(contact_sheet(frames, result.picks, result.text, title=name, confidence=result.confidence), path)
 
 
 def _print_caption(result: "Caption", *, format: CaptionFormat, named: bool, num_candidates: int) -> None:

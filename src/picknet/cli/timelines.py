@@ -13,7 +13,8 @@ from picknet.cli.terminal import each_second, progress, say, shown
 if TYPE_CHECKING:
     from picknet.captioner import Captioner
     from picknet.picking.picker import Pick, Picker
-    from picknet.show.figures import Storyboard, Thumbnail
+    from picknet.show.page import Thumbnail
+    from picknet.show.storyboard import Storyboard
     from picknet.timeline import Segment
     from picknet.video.frame import Frame
 
@@ -56,7 +57,7 @@ def timeline(
 
     from picknet.captioner import load
     from picknet.files import check_folder, written_whole
-    from picknet.show.figures import Storyboard
+    from picknet.show.storyboard import Storyboard
     from picknet.timeline import as_csv, as_json, as_srt, as_text, as_vtt
     from picknet.video.file import UnreadableVideo
 
@@ -128,13 +129,15 @@ def _told(
 ) -> "Iterator[Segment]":
     """The segments of a film, which go into its storyboard as they pass."""
     damage = None
-    for segment in captioner.timeline(video, fps=fps, picker=watched, beam=beam):
-        damage = segment.damage
+    try:
+        for segment in captioner.timeline(video, fps=fps, picker=watched, beam=beam):
+            damage = segment.damage
+            if board:
+                board.add(segment, watched.take(segment.picks))
+            yield segment
+    finally:
         if board:
-            board.add(segment, watched.take(segment.picks))
-        yield segment
-    if board:
-        board.end()
+            board.end()  # after Ctrl-C, too: the pages show what was read until then
     if damage:
         say(f"{video}: {damage}; told what could be read")
 
@@ -149,11 +152,12 @@ class _TimelineWatch:
         self._kept: dict[int, Thumbnail] = {}
 
     def pick(self, frames: Iterable["Frame"]) -> Iterator[tuple["Frame", "Pick"]]:
-        from picknet.show.figures import Thumbnail
+        from picknet.show.page import Thumbnail
+        from picknet.show.storyboard import MAX_SIDE
 
         for frame, pick in self._picker.pick(map(self._see, frames)):
             if self._keep:
-                self._kept[pick.index] = Thumbnail.of(frame, max_side=240)
+                self._kept[pick.index] = Thumbnail.of(frame, max_side=MAX_SIDE)
             if len(self._kept) > 64:  # of a sentence without an end, every second will do; the newest may be another's
                 for index in list(self._kept)[1:-16:2]:
                     del self._kept[index]
