@@ -5,7 +5,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from picknet.model.runtime import EncoderState, PendingFeatures, Runtime
+from picknet.model.graphs import PendingFeatures
+from picknet.model.runtime import EncoderState, Runtime
 from picknet.video.frame import Frame
 
 Array = NDArray[Any]

@@ -6,7 +6,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,7 +192,7 @@ def open_source(
     if isinstance(source, np.ndarray) and source.ndim == 4 and array_samples:
         frames = _sampled_array(source, array_samples, fps=fps)
     else:
-        frames = frames_from(source, fps=fps)
+        frames = frames_from(cast("Iterable[Frame | NDArray[np.uint8]]", source), fps=fps)
     yield Walk("frames", frames, picker, on_frame=on_frame)
 
 
@@ -215,7 +215,8 @@ def pick_frames(
     if exact and (budget is None or picker is not None):
         raise BadSetting("exact is True: it needs a budget, and no picker beside it")
     count = checked_num_frames(num_frames, settings)
-    sampling, array_samples = evenly(count), count
+    sampling = evenly(count)
+    array_samples: int | None = count
     if picker is not None:
         chosen = picker
     elif budget is not None:
