@@ -37,7 +37,7 @@ from picknet.show.page import (
 )
 
 if TYPE_CHECKING:
-    from picknet.timeline import Segment
+    from picknet.results import Segment
 
 PAGE_HEIGHT = 2262
 """Pixels: a page has the proportions of A4."""

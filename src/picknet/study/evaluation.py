@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from picknet import metrics
-from picknet.captioner import Caption, Captioner, NothingToCaption
+from picknet.captioner import Captioner, NothingToCaption
 from picknet.data.datasets import BadData, Clip, Missing, Split
 from picknet.metrics import Cider, Scores
 from picknet.picking.picker import Picker
+from picknet.results import Caption
 from picknet.text import tokenise
 from picknet.video.file import UnreadableVideo
 from picknet.video.frame import GLANCE_SIZE, Frame

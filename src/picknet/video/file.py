@@ -28,6 +28,9 @@ from picknet.video.source import VIDEO_SUFFIXES, UnreadableVideo, is_address, is
 
 __all__ = ["VIDEO_SUFFIXES", "UnreadableVideo", "Video", "is_video_file", "pixels_and_glances", "stored_seconds"]
 
+USUAL_FPS = 25.0
+"""Assumed where a file stores no frame rate, which only time codes depend on."""
+
 
 class Video:
     """A finite video. Use it as a context manager: `with Video(path) as video:`.
@@ -39,6 +42,7 @@ class Video:
     name: the source for messages: its path, "bytes", the file's name, or the address without a password.
     width, height: pixels of an upright frame with square pixels.
     seconds: the video's length, or None if the file does not store it.
+    fps: frames a second on average, as the file stores it; `USUAL_FPS` where it does not.
 
     Opening decodes the first frame, so a file that is not a video is refused here.
     """
@@ -54,6 +58,7 @@ class Video:
         try:
             first = self._new_pass()
             self.seconds = first.stored_seconds
+            self.fps = float(first.stream.average_rate or first.stream.guessed_rate or USUAL_FPS)
             self._pixel_aspect = pixel_aspect(first.stream)
             self._unit = first.unit
             self._unread = first.record(self._timetable)
