@@ -11,7 +11,6 @@ import typer
 
 from picknet.cli.arguments import Out, OutputFormat, Quiet, ResultFormat
 from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened
-from picknet.cli.terminal import many
 
 Rows = list[tuple[str, str]]
 
@@ -20,7 +19,9 @@ def info(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="MODEL", help="A shipped model's name, a model folder or a run folder.", show_default="msvd, shipped"
+            metavar="MODEL",
+            help="A shipped model's name, a model folder or a run folder.",
+            show_default="msvd, shipped",
         ),
     ] = None,
     format: OutputFormat = None,
@@ -114,7 +115,7 @@ def _stage(facts: Any) -> str:
     """Validation during training is greedy; the scores below it use a beam."""
     if not isinstance(facts, dict):
         return _text(facts)
-    labels = {"epoch": "best epoch {}", "val_cider": "CIDEr {} on the validation clips (greedy)", "val_picks": "{} picks a clip"}
+    labels = {"epoch": "best epoch {}", "val_cider": "validation CIDEr {} (greedy)", "val_picks": "{} picks a clip"}
     return ", ".join(labels.get(name, f"{_words(name)} {{}}").format(value) for name, value in facts.items())
 
 

@@ -76,7 +76,7 @@ def opened(out: Path | None) -> Iterator[Callable[[str], object]]:
         with _explained(out):
             file.write(piece)
             file.flush()
-        has_content = True
+        has_content = has_content or bool(piece)
 
     with _explained(out):
         part.parent.mkdir(parents=True, exist_ok=True)

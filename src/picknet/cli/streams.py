@@ -36,14 +36,15 @@ def stream(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A camera's number (0), an address (rtsp://, rtmp://, http(s)://, udp://), - for standard input, or a file.",
+            help="A camera's number (0), an address (rtsp://, rtmp://, http(s)://, udp://), a file, or - for standard "
+            "input.",
         ),
     ],
     format: OutputFormat = None,
     out: Out = None,
     only_changes: Annotated[
         bool,
-        typer.Option("--only-changes", help="Print a caption only if it differs from the last.", rich_help_panel=OUTPUT),
+        typer.Option("--only-changes", help="Print a caption only where it changes.", rich_help_panel=OUTPUT),
     ] = False,
     quiet: Quiet = False,
     fps: Annotated[
