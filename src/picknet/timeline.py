@@ -124,12 +124,12 @@ def as_jsonl(segments: Iterable[Segment]) -> Iterator[str]:
 
 def as_csv(segments: Iterable[Segment], *, video: str) -> Iterator[str]:
     """A row for each segment under a header; `picks` (indexes) and `seconds` are lists separated by spaces."""
-    yield _row("video", "start", "end", "caption", "confidence", "picks", "seconds")
+    yield csv_row("video", "start", "end", "caption", "confidence", "picks", "seconds")
     for segment in segments:
         sure = "" if segment.confidence is None else f"{segment.confidence:.4f}"
         indices = " ".join(str(pick.index) for pick in segment.picks)
         seconds = " ".join(f"{pick.seconds:.3f}" for pick in segment.picks)
-        yield _row(video, f"{segment.start:.3f}", f"{segment.end:.3f}", segment.text, sure, indices, seconds)
+        yield csv_row(video, f"{segment.start:.3f}", f"{segment.end:.3f}", segment.text, sure, indices, seconds)
 
 
 def as_srt(segments: Iterable[Segment]) -> Iterator[str]:
@@ -153,13 +153,13 @@ def as_scenes(segments: Iterable[Segment], *, fps: float) -> Iterator[str]:
 
     fps: the video's frame rate, `Video.fps`. Frames count from 1; the end frame is the last of its scene.
     """
-    yield _row(*SCENE_COLUMNS)
+    yield csv_row(*SCENE_COLUMNS)
     for number, segment in enumerate(segments, start=1):
         start, end = round(segment.start * fps), round(segment.end * fps)
         cells = [str(number)]
         for frame, shown in ((start, start + 1), (end, end), (end - start, end - start)):
             cells += [str(shown), timestamp(frame / fps), f"{frame / fps:.3f}"]
-        yield _row(*cells)
+        yield csv_row(*cells)
 
 
 def as_edl(segments: Iterable[Segment], *, fps: float, video: str) -> Iterator[str]:
@@ -224,7 +224,8 @@ def _escaped(text: str) -> str:
     return re.sub(r"([=;#\\\n])", r"\\\1", text)
 
 
-def _row(*cells: str) -> str:
+def csv_row(*cells: object) -> str:
+    """A line of a CSV file."""
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(cells)
     return line.getvalue()

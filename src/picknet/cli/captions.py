@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -282,7 +283,7 @@ class _Table:
         numbers = range(1, self.num_candidates + 1)
         numbered = [f"{name}_{number}" for number in numbers for name in ("candidate", "probability")]
         names = ["video", "caption", "confidence", "picks", "seconds", "frames_seen", "model", "damage", "error"]
-        return csv_row([*names, *numbered])
+        return csv_row(*names, *numbered)
 
     def row(self, result: "Caption") -> str:
         if self.format in (ResultFormat.json, ResultFormat.jsonl):
@@ -302,23 +303,21 @@ class _Table:
 
         if self.format is ResultFormat.text:
             return ""
-        return self.row(Caption("", (), 0, video, model, None, 0.0, error=str(error)))
+        return self.row(Caption("", (), 0, video, model, None, -math.inf, num_scenes=0, error=str(error)))
 
     def _csv(self, result: "Caption") -> str:
         from picknet.timeline import csv_row
 
         candidates = [cell for one in result.candidates for cell in (one.text, f"{one.probability:.4g}")]
         return csv_row(
-            [
-                result.video,
-                result.text,
-                "" if result.confidence is None else f"{result.confidence:.4f}",
-                " ".join(str(pick.index) for pick in result.picks),
-                " ".join(f"{pick.seconds:.3f}" for pick in result.picks),
-                result.frames_seen,
-                result.model,
-                result.damage or "",
-                result.error or "",
-                *(candidates + [""] * 2 * self.num_candidates)[: 2 * self.num_candidates],
-            ]
+            result.video,
+            result.text,
+            "" if result.confidence is None else f"{result.confidence:.4f}",
+            " ".join(str(pick.index) for pick in result.picks),
+            " ".join(f"{pick.seconds:.3f}" for pick in result.picks),
+            result.frames_seen,
+            result.model,
+            result.damage,
+            result.error,
+            *(candidates + [""] * 2 * self.num_candidates)[: 2 * self.num_candidates],
         )

@@ -95,8 +95,8 @@ def pick(
     budget: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Pick at most N frames, of a video of any length; without --picker and --model those "
-            "that differ most.", rich_help_panel=PICKING,
+            metavar="N", help="Pick at most N frames of a video of any length: the N surest of --picker, or else "
+            "those that show what happens, without a model.", rich_help_panel=PICKING,
         ),
     ] = None,
     exact: Annotated[
@@ -127,8 +127,12 @@ def pick(
     check_numbers([picker or PickerName.picknet], k, change)
     if budget is not None and not 1 <= budget <= MAX_BUDGET:
         raise BadUsage(f"--budget {budget}: 1 to {MAX_BUDGET:,} frames are possible")
-    if exact and (not budget or picker or model):
-        raise BadUsage("--exact needs a --budget, and no --picker or --model beside it")
+    if exact and (not budget or picker):
+        raise BadUsage("--exact needs a --budget, and no --picker beside it")
+    if model and budget and not picker:
+        raise BadUsage(f"--model {model}: with a --budget no model picks; --picker picknet keeps its N surest picks")
+    if model and picker in (PickerName.uniform, PickerName.random, PickerName.scene, PickerName.all):
+        raise BadUsage(f"--model {model}: the picker {picker} uses no model")
     if format is PickFormat.paths:
         format = PickFormat.text
     if not out and format is PickFormat.text:
@@ -137,10 +141,10 @@ def pick(
     if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadUsage(f"{out}: exists and is not an empty folder; name a new one")
     watch = _Watch.over(videos)
-    if watch and (not budget or exact or picker or model):
+    if watch and (not budget or exact or picker):
         raise BadUsage(
-            f"{watch.live.name}: a live source, which may have no end; pick from it with --budget N alone, "
-            "without --exact, --picker or --model"
+            f"{watch.live.name}: a live source, which may have no end; pick from it with --budget N, "
+            "without --exact and --picker"
         )
     found, problems = ([watch.live.name], []) if watch else find_videos(videos)
     for problem in problems:
@@ -157,7 +161,7 @@ def pick(
         check_folder(out)  # before a long video is read
     folders = [out / name for name in own_names(found)] if out and len(found) > 1 else [out] * len(found)
     chosen: Picker | None = None
-    if picker or model or not budget:
+    if picker or not budget:
         picker = picker or PickerName.picknet
         captioner: Callable[[], Captioner] = functools.cache(lambda: load(model))
         chosen = chosen_picker(picker, k=k, change=change, frames=frames, seed=seed, captioner=captioner)
@@ -223,8 +227,9 @@ class _Printer:
         elif self._format is PickFormat.jsonl:
             print("".join(json.dumps(row) + "\n" for row in rows), end="", flush=True)
         else:
-            lines = [[row.get(name) for name in COLUMNS] for row in rows]
-            print("".join(map(csv_row, lines if self._has_header else [COLUMNS, *lines])), end="", flush=True)
+            lines: list[Sequence[object]] = [[row.get(name) for name in COLUMNS] for row in rows]
+            lines = lines if self._has_header else [COLUMNS, *lines]
+            print("".join(csv_row(*line) for line in lines), end="", flush=True)
             self._has_header = True
 
     def _print_images(self, video: str, frames: Iterable["PickedFrame"]) -> None:

@@ -56,7 +56,7 @@ def info(
             write("".join(f"{line}\n" for line in _page(facts, width=width)))
         elif format is ResultFormat.csv:
             rows = [("name", "value"), *flat(facts).items()]
-            write("".join(csv_row(row) for row in rows))
+            write("".join(csv_row(*row) for row in rows))
         else:
             write(json.dumps(facts) + "\n")
 

@@ -131,17 +131,18 @@ class _Printer:
         if self._format is ResultFormat.csv:
             from picknet.timeline import csv_row
 
-            self._write(csv_row(CSV_COLUMNS))
+            self._write(csv_row(*CSV_COLUMNS))
 
     def print(self, update: "Update") -> None:
-        from picknet.timeline import clock, csv_row
+        from picknet.timecode import clock
+        from picknet.timeline import csv_row
 
         with self._lock:
             if self._format in (ResultFormat.json, ResultFormat.jsonl):
                 self._write(json.dumps(update.to_dict()) + "\n")
             elif self._format is ResultFormat.csv:
                 content = update.to_dict()
-                self._write(csv_row("" if content[name] is None else content[name] for name in CSV_COLUMNS))
+                self._write(csv_row(*(content[name] for name in CSV_COLUMNS)))
             elif not self._rewrites:
                 self._write(f"{clock(update.seconds)}  {update.text}\n")
             else:
@@ -168,7 +169,7 @@ class _Printer:
 
 
 def _summary(live: "Live", num_picks: int, num_captions: int) -> str:
-    from picknet.timeline import clock
+    from picknet.timecode import clock
 
     parts = [
         f"{many(live.num_frames, 'frame')} until {clock(live.seconds)}",

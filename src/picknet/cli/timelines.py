@@ -1,6 +1,6 @@
 """`picknet timeline`."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -131,7 +131,7 @@ def timeline(
             name = f"{shown(video)}: " if len(found) > 1 and not place and format is TimelineFormat.text else ""
             try:
                 with opened(place) as write:
-                    for line, piece in enumerate(_written(format, segments, captioner.name, video)):
+                    for line, piece in enumerate(_pieces(format, segments, video=video, model=captioner.name)):
                         if format is TimelineFormat.csv and number and not place and not line:
                             continue  # the header stands once above all films
                         write(name + piece)
@@ -144,24 +144,29 @@ def timeline(
         raise typer.Exit(1)
 
 
-def _written(
-    format: TimelineFormat, segments: "Iterable[Segment]", model: str, video: str
-) -> Iterator[str]:
+def _pieces(format: TimelineFormat, segments: "Iterable[Segment]", *, video: str, model: str) -> Iterator[str]:
     """The content of a timeline's file, piece by piece."""
     from picknet import timeline
 
-    writers: Mapping[TimelineFormat, Callable[[Iterable[Segment]], Iterator[str]]] = {
-        TimelineFormat.text: timeline.as_text,
-        TimelineFormat.json: timeline.as_json,
-        TimelineFormat.jsonl: timeline.as_jsonl,
-        TimelineFormat.csv: timeline.as_csv,
-        TimelineFormat.srt: timeline.as_srt,
-        TimelineFormat.vtt: timeline.as_vtt,
-        TimelineFormat.scenes: timeline.as_scenes,
-        TimelineFormat.edl: timeline.as_edl,
-        TimelineFormat.chapters: timeline.as_chapters,
+    writers: dict[TimelineFormat, Callable[[], Iterator[str]]] = {
+        TimelineFormat.text: lambda: timeline.as_text(segments),
+        TimelineFormat.json: lambda: timeline.as_json(segments, video=video, model=model),
+        TimelineFormat.jsonl: lambda: timeline.as_jsonl(segments),
+        TimelineFormat.csv: lambda: timeline.as_csv(segments, video=video),
+        TimelineFormat.srt: lambda: timeline.as_srt(segments),
+        TimelineFormat.vtt: lambda: timeline.as_vtt(segments),
+        TimelineFormat.scenes: lambda: timeline.as_scenes(segments, fps=_frame_rate(video)),
+        TimelineFormat.edl: lambda: timeline.as_edl(segments, fps=_frame_rate(video), video=video),
+        TimelineFormat.chapters: lambda: timeline.as_chapters(segments, title=Path(video).stem),
     }
-    return writers[format](segments)
+    return writers[format]()
+
+
+def _frame_rate(video: str) -> float:
+    from picknet.video.file import Video
+
+    with Video(video) as opened:
+        return opened.fps
 
 
 def _places(
