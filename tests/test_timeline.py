@@ -25,8 +25,8 @@ from picknet.picking.learned import PickNetPicker
 from picknet.picking.picker import Pick
 from picknet.picking.plain import AllPicker
 from picknet.results import Segment, Sentence
-from picknet.show import figures
-from picknet.show.figures import Storyboard, Thumbnail
+from picknet.show.page import Thumbnail
+from picknet.show.storyboard import Storyboard
 from picknet.timeline import (
     SCENE_COLUMNS,
     SHORTEST,
@@ -445,65 +445,6 @@ def test_csv_is_a_row_for_each():
         "seconds": "3.000 10.000",
     }
     assert rows[1]["confidence"] == ""
-
-
-# --- The storyboard --------------------------------------------------------------------------------------------------
-
-ORANGE = (200, 100, 0)
-
-
-def orange(count, *, width=160, height=90):
-    image = np.full((height, width, 3), ORANGE, np.uint8)
-    return [Thumbnail(number, float(number), image) for number in range(count)]
-
-
-def frames_drawn(page, frame):
-    """How many pictures are on a page, by their area."""
-    return int((np.asarray(page) == ORANGE).all(axis=2).sum()) / frame
-
-
-def test_a_row_shows_at_most_four_frames_evenly_spread(tmp_path):
-    heights = []
-    for count in (1, 4, 30):
-        board = Storyboard(tmp_path / f"{count}.png", title="film")
-        board.add(segment(0, 30, "a cat", picks=range(count)), orange(count))
-        board.end()
-        with Image.open(tmp_path / f"{count}.png") as page:
-            heights.append(page.height)
-            area = 212 * 119  # 16:9 in a box of 212 × 159
-            # Each has a label with its time in a corner.
-            assert frames_drawn(page, area) == pytest.approx(min(count, 4), rel=0.12)
-    assert len(set(heights)) == 1
-
-
-def test_a_film_of_many_segments_is_several_pages_none_larger_than_a_sheet(tmp_path):
-    board = Storyboard(tmp_path / "board.jpg", title="film.mp4")
-    written = []
-    for i in range(60):
-        board.add(segment(5 * i, 5 * i + 5, "a man is doing something " * (1 + i % 3), picks=[i]), orange(1))
-        written.append(len(board.pages))
-    board.end()
-    names = [f"board-p{number:03d}.jpg" for number in range(1, len(board.pages) + 1)]
-    assert [page.name for page in board.pages] == names
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
-    assert len(names) > 3
-    assert written[30] >= 2  # pages are written as soon as they are full
-    for page in board.pages:
-        with Image.open(page) as image:
-            assert image.width == figures.WIDTH
-            assert image.height <= figures.PAGE_HEIGHT
-
-
-def test_frames_of_any_shape_and_long_titles_fit(tmp_path):
-    board = Storyboard(tmp_path / "board.png", title="a very long name of a film " * 20 + ".mp4")
-    board.add(segment(0, 30, "a cat " * 40, picks=[0]), orange(4, width=90, height=400))
-    board.add(segment(30, 31, "", picks=[0]), orange(4, width=1000, height=20))
-    board.add(segment(31, 99, "c" * 200, picks=[0]), [])
-    board.end()
-    with Image.open(tmp_path / "board.png") as page:
-        dark = np.asarray(page.convert("L")) < 100
-        assert not dark[:, :38].any()
-        assert not dark[:, -38:].any()
 
 
 # --- The command -----------------------------------------------------------------------------------------------------

@@ -250,7 +250,7 @@ def note_no_confidence(style: str) -> None:
 
 def sheet_paths(sheet: Path, videos: Sequence[str]) -> list[Path]:
     """Where each video's contact sheet goes: the file itself, or NAME.png, NAME-2.png … in the folder."""
-    from picknet.show.figures import FORMATS
+    from picknet.show.page import FORMATS
 
     if sheet.suffix and not sheet.is_dir():
         if sheet.suffix.lower() not in FORMATS:
