@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from clips import write_audio, write_clip
-from command import Picknet, on_linux
+from command import Picknet, on_linux, subprocess_of
 from PIL import Image
 
 from picknet.picking.picker import Pick
 from picknet.results import Caption, Sentence
+from picknet.video.file import UnreadableVideo
 
 KEYS = [
     "video", "caption", "confidence", "num_picks", "picks", "frames_seen", "seconds", "model", "candidates", "damage",
@@ -272,3 +273,106 @@ def test_pickers_that_take_a_number_on_average_are_told_it_by_k(
     # Frames differ in the upper half alone, by at most 127 grey values on average.
     assert picks("--picker", "scene", "--change", 200) == [0]
     assert len(picks("--picker", "scene", "--change", 0)) > 20
+
+
+# --- Around the results ---
+
+
+@pytest.fixture
+def films(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The tiny model's folder; cat.mp4 is given out as a film of five scenes, dog.mkv as one that cannot be read."""
+
+    def caption(captioner: object, video: str, **options: Any) -> Caption:
+        if video.endswith("dog.mkv"):
+            raise UnreadableVideo(f"{video}: it barks")
+        return Caption("a cat", (Pick(0, 0.0),), 30, video, "tiny", None, -1.0, seconds=31.0, num_scenes=5)
+
+    monkeypatch.setattr("picknet.captioner.Captioner.caption", caption)
+    return model_folder
+
+
+def test_a_video_without_a_command_is_captioned(
+    picknet: Picknet, clips: Path, sure: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(clips)
+    expected = picknet("caption", "cat.mp4", "--model", sure)
+    assert picknet("cat.mp4", "--model", sure) == expected
+    assert picknet("--model", sure, "cat.mp4") == expected
+    assert picknet("c*.mp4", "--model", sure) == expected
+    assert picknet(".", "--model", sure).out == "cat.mp4: a cat is sitting\ndog.mkv: a cat is sitting\n"
+    assert picknet("no.mp4", "--model", sure) == (1, "", "picknet: no.mp4: no such file or folder\n")
+
+
+def test_a_film_of_many_scenes_is_pointed_to_timeline_once(picknet: Picknet, clips: Path, films: Path) -> None:
+    cat = clips / "cat.mp4"
+    message = "several scenes; picknet timeline describes them one by one"
+    assert picknet("caption", cat, "--model", films).err == f"picknet: this video shows {message}\n"
+    assert picknet("caption", cat, cat, "--model", films).err == f"picknet: 2 of 2 videos show {message}\n"
+    assert picknet("caption", cat, "--model", films, "--quiet").err == ""
+
+
+def test_for_programs_a_video_that_failed_has_a_row_with_the_error(
+    picknet: Picknet, clips: Path, films: Path, tmp_path: Path
+) -> None:
+    cat, dog = clips / "cat.mp4", clips / "dog.mkv"
+    code, out, err = picknet("caption", dog, cat, "--model", films, "-q", "-f", "json")
+    assert (code, err) == (1, f"picknet: {dog}: it barks\n")  # --quiet leaves errors
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [list(row) for row in rows] == [KEYS, KEYS]
+    assert [(row["caption"], row["error"]) for row in rows] == [("", f"{dog}: it barks"), ("a cat", None)]
+    assert rows[0]["model"] == str(films)
+    file = tmp_path / "captions.csv"
+    code, out, _ = picknet("caption", dog, cat, "--model", films, "-q", "-o", file)
+    assert (code, out) == (1, "")
+    with file.open(newline="") as lines:
+        assert [row["error"] for row in csv.DictReader(lines)] == [f"{dog}: it barks", ""]
+
+
+def test_a_style_without_confidence_says_so_where_one_would_be_shown(
+    picknet: Picknet, clips: Path, attending_folder: Path
+) -> None:
+    options = ("caption", clips / "dog.mkv", "--model", attending_folder, "--style", "msrvtt")
+    message = "picknet: --style msrvtt: no confidence, which is calibrated for the model's own style only\n"
+    assert picknet(*options).err == ""
+    assert picknet(*options, "--candidates", 2).err == message
+    assert picknet(*options, "--format", "csv").err == message
+
+
+def test_transport_streams_in_a_folder_are_videos_and_typescript_is_not(
+    picknet: Picknet, sure: Path, tmp_path: Path
+) -> None:
+    write_clip(tmp_path / "film.ts", num_frames=30)
+    (tmp_path / "code.ts").write_text("export const answer: number = 42;\n" * 100)
+    assert picknet("caption", tmp_path, tmp_path, "--model", sure).out.count("film.ts: a cat is sitting\n") == 2
+
+
+def test_a_video_may_come_from_standard_input(clips: Path, model_folder: Path) -> None:
+    options = ("--model", model_folder, "--format", "json")
+    with (clips / "cat.mp4").open("rb") as pipe:
+        process = subprocess_of("caption", "-", *options, stdin=pipe)
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, "")
+    assert json.loads(out)["video"] == "standard input"
+
+
+@on_linux
+def test_a_video_that_takes_too_long_is_given_up(picknet: Picknet, clips: Path, model_folder: Path) -> None:
+    code, out, err = picknet("caption", clips / "cat.mp4", "--model", model_folder, "--timeout", 0.1)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"picknet: {clips / 'cat.mp4'}: ")
+    assert err.count("\n") == 1
+
+
+def test_no_frame_is_decoded_for_a_progress_bar(
+    clips: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from picknet.cli.terminal import video_progress
+
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("picknet.video.file.Video.__init__", lambda *_, **__: pytest.fail("decoded"))
+    with video_progress("picking", 2) as progress:
+        for video in ("cat.mp4", "dog.mkv"):
+            progress.begin(str(clips / video))
+            progress.at(0.4)
+    assert "picking (videos)" in capsys.readouterr().err
