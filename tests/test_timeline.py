@@ -465,12 +465,21 @@ def timeline(capsys, model_folder, monkeypatch, captioner):
 
 def test_the_suffix_of_the_file_tells_the_format(timeline, film, tmp_path):
     starts = {".srt": "1\n00:00:00,000 --> ", ".vtt": "WEBVTT\n\n00:", ".json": '{"video": ', ".csv": "video,start,"}
-    for suffix, start in (starts | {".txt": "0:00:00-0:00:"}).items():
+    starts |= {".txt": "0:00:00-0:00:", ".jsonl": '{"video": ', ".edl": "TITLE: film", ".ffmeta": ";FFMETADATA1"}
+    for suffix, start in starts.items():
         out = tmp_path / "new folder" / f"film{suffix}"
         assert timeline(film, "--out", out) == (0, f"{out}\n", "")
         assert out.read_text().startswith(start)
-        code, printed, err = timeline(film, "--format", {".txt": "text"}.get(suffix, suffix[1:]))
+        code, printed, err = timeline(film, "--format", {".txt": "text", ".ffmeta": "chapters"}.get(suffix, suffix[1:]))
         assert (code, printed, err) == (0, out.read_text(), "")
+
+
+def test_a_scene_list_is_asked_for_by_name_and_ends_in_csv(timeline, film, tmp_path):
+    out = tmp_path / "film.csv"
+    assert timeline(film, "--format", "scenes", "--out", out) == (0, f"{out}\n", "")
+    assert out.read_text().startswith("Scene Number,Start Frame,")
+    timeline(film, "--format", "scenes", "--out", tmp_path / "lists")
+    assert os.listdir(tmp_path / "lists") == ["film.csv"]
 
 
 def test_several_films_are_told_together_or_into_a_folder(timeline, film, tmp_path):
@@ -507,15 +516,17 @@ def test_a_damaged_film_is_told_as_far_as_it_goes(timeline, tmp_path):
     code, out, err = timeline(cut)
     assert code == 0
     assert out.startswith("0:00:00-0:00:0")
-    assert re.fullmatch(rf"picknet: {cut}: the file breaks off after .* s.*; told what could be read\n", err)
+    assert re.fullmatch(rf"picknet: {cut}: the file breaks off after .* s.*; described what could be read\n", err)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--out", "film.doc"], "--out film.doc: a timeline ends in .txt, .json, .srt, .vtt, .csv; a folder's name"),
+        (["--out", "film.doc"], "--out film.doc: which --format? By themselves, .txt, .json, .jsonl, .csv, .srt,"),
         (["--out", "film.srt", "--format", "vtt"], "--out film.srt: is srt by its name, but --format says vtt"),
         (["two", "--out", "film.srt"], "--out film.srt: one file cannot hold the timelines of 2 films; name a folder"),
+        (["--out", "film.srt", "--format", "scenes"], "--out film.srt: is srt by its name, but --format says scenes"),
+        (["two", "--format", "edl"], "--format edl: is for one film; for 2 of them name a folder, --out FOLDER"),
         (["two", "--format", "srt"], "--format srt: is for one film; for 2 of them name a folder, --out FOLDER"),
         (["--sheet", "board.doc"], "--sheet board.doc: a sheet ends in .png, .jpg, .jpeg, .webp; a folder's name"),
         (["--fps", "0"], "Invalid value for '--fps': "),
@@ -546,9 +557,11 @@ def test_a_file_that_was_there_stays_when_the_new_one_cannot_be_finished(timelin
 
     monkeypatch.setattr("picknet.captioner.Captioner.timeline", interrupted)
     monkeypatch.setattr("signal.signal", lambda *_: None)  # from then on Ctrl-C would be ignored, here as well
-    assert timeline(film, "--out", out) == (130, "", "picknet: interrupted\n")
+    kept = f"picknet: {out}.part: holds the results so far\npicknet: interrupted\n"
+    assert timeline(film, "--out", out) == (130, "", kept)
     assert out.read_text() == "before"
-    assert os.listdir(tmp_path) == ["film.srt"]
+    assert sorted(os.listdir(tmp_path)) == ["film.srt", "film.srt.part"]
+    assert (tmp_path / "film.srt.part").read_text() == "".join(as_srt(SEGMENTS[:1]))
     code, printed, _ = timeline(film, "--format", "srt")
     assert (code, printed) == (130, "".join(as_srt(SEGMENTS[:1])))  # what was told is kept
 
@@ -563,13 +576,13 @@ def test_the_storyboard_of_a_film_shows_its_picks(timeline, film, tmp_path):
 
 
 def test_a_sentence_without_an_end_keeps_few_pictures():
-    from picknet.cli.timelines import _TimelineWatch
+    from picknet.cli.timelines import _Watcher
 
     frames = (Frame.from_pixels(np.zeros((4, 4, 3), np.uint8), index=i, seconds=i / 2) for i in range(1000))
-    ticks = []
-    watch = _TimelineWatch(AllPicker(), lambda: ticks.append(1), keep=True)
+    times = []
+    watch = _Watcher(AllPicker(), times.append, keep=True)
     picks = [pick for _, pick in watch.pick(frames)]
-    assert len(ticks) == 499  # the last frame is shown after 499.5 s
+    assert times == [i / 2 for i in range(1000)]
     kept = watch.take(picks)
     assert 16 < len(kept) <= 64
     assert kept[0].index == 0
@@ -597,4 +610,4 @@ def test_on_a_terminal_a_bar_tells_the_time_left(film, model_folder, tmp_path):
     out, _ = process.communicate(timeout=60)
     os.close(ours)
     assert (process.returncode, out) == (0, f"{tmp_path / 'a.srt'}\n")
-    assert re.search(rb"seconds told.*\d+/22.*-?\d:\d\d:\d\d", shown)
+    assert re.search(rb"describing \(seconds\).*\d+/22.*-?\d:\d\d:\d\d", shown)

@@ -596,12 +596,12 @@ def test_the_command_prints_an_object_for_each_pick(model_folder, chunks):
     out, err = process.communicate(b"".join(chunks), timeout=60)
     updates = [json.loads(line) for line in out.splitlines()]
     assert process.returncode == 0
-    keys = ["seconds", "caption", "changed", "probability", "confidence", "frames_seen", "picks", "scene", "lag"]
-    assert [list(update) for update in updates] == [keys] * len(updates)
-    assert [update["picks"] for update in updates] == list(range(1, len(updates) + 1))
+    keys = ["video", "seconds", "caption", "changed", "confidence", "num_picks", "picks", "frames_seen", "scene"]
+    assert [list(update) for update in updates] == [[*keys, "lag", "model", "damage"]] * len(updates)
+    assert [update["num_picks"] for update in updates] == list(range(1, len(updates) + 1))
     assert updates[0]["changed"]
     assert re.fullmatch(
-        rf"picknet: standard input: 60 frames until 0:00:11, {len(updates)} picks?, \d+ sentences?\n", err.decode()
+        rf"picknet: standard input: 60 frames until 0:00:11, {len(updates)} picks?, \d+ captions?\n", err.decode()
     )
 
 
@@ -616,7 +616,7 @@ def test_the_command_does_not_print_a_password(model_folder, chunks):
     summary, error = err.splitlines()
     name = re.escape(f"picknet: http://me:***@127.0.0.1:{server.port}/1: ")
     assert re.fullmatch(
-        rf"{name}\d+ frames until 0:00:01, \d+ picks?, \d+ sentences?, \d+ dropped, lag at most \d\.\d s", summary
+        rf"{name}\d+ frames until 0:00:01, \d+ picks?, \d+ captions?, \d+ dropped, lag at most \d\.\d s", summary
     )
     assert re.fullmatch(rf"{name}lost after 1\.\d s \(.*\)", error)
 
@@ -632,7 +632,7 @@ def test_a_stream_that_is_interrupted_prints_a_summary(ending, code, last, model
         _, err = process.communicate(timeout=30)
     assert process.returncode == code
     lines = err.splitlines()
-    assert re.search(r"/1: \d+ frames? until 0:00:\d\d, \d+ picks?, \d+ sentences?, \d+ dropped, lag at most", lines[0])
+    assert re.search(r"/1: \d+ frames? until 0:00:\d\d, \d+ picks?, \d+ captions?, \d+ dropped, lag at most", lines[0])
     assert lines[1:] == last
 
 

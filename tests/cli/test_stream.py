@@ -1,0 +1,26 @@
+import csv
+import json
+from pathlib import Path
+
+from command import Picknet
+
+
+def test_an_empty_source_is_named_as_such(picknet: Picknet) -> None:
+    assert picknet("stream", "") == (1, "", "picknet: '': no such file, camera or address\n")
+
+
+def test_a_stream_is_written_to_a_file_in_the_format_of_its_suffix(
+    picknet: Picknet, clips: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    options = ("stream", clips / "cat.mp4", "--fps", 5, "--model", model_folder)
+    code, out, err = picknet(*options, "--out", tmp_path / "log.csv", "--quiet")
+    assert (code, out, err) == (0, "", "")
+    with (tmp_path / "log.csv").open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    _, out, err = picknet(*options, "--format", "json")
+    updates = [json.loads(line) for line in out.splitlines()]
+    assert err.startswith(f"picknet: {clips / 'cat.mp4'}: ")
+    assert [row["caption"] for row in rows] == [update["caption"] for update in updates]
+    assert rows[0]["num_picks"] == "1"
+    _, text, _ = picknet(*options)
+    assert [line.split("  ", 1)[1] for line in text.splitlines()] == [update["caption"] for update in updates]
