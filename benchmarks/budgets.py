@@ -48,7 +48,7 @@ from scenedetect import (
 )
 
 from picknet.captioner import Captioner, load
-from picknet.data.datasets import load_split
+from picknet.data.split import load_split
 from picknet.files import write_text, written_whole
 from picknet.metrics import Cider
 from picknet.picking.budget import BudgetPicker

@@ -22,7 +22,7 @@ from PIL import Image
 from picknet.captioner import Caption, Sentence
 from picknet.cli import main
 from picknet.cli.trainings import _TrainingWatch
-from picknet.data.datasets import DataFolder
+from picknet.data.split import DataFolder
 from picknet.picking.picker import Pick
 from picknet.video.frame import Frame
 from picknet.video.live import LostSource

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from picknet import metrics
 from picknet.captioner import Captioner, NothingToCaption
-from picknet.data.datasets import BadData, Clip, Missing, Split
+from picknet.data import BadData
+from picknet.data.split import Clip, Missing, Split
 from picknet.files import write_text
 from picknet.metrics import Cider, Scores
 from picknet.show.figures import save

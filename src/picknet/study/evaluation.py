@@ -10,7 +10,8 @@ import numpy as np
 
 from picknet import metrics
 from picknet.captioner import Caption, Captioner, NothingToCaption
-from picknet.data.datasets import BadData, Clip, Missing, Split
+from picknet.data import BadData
+from picknet.data.split import Clip, Missing, Split
 from picknet.metrics import Cider, Scores
 from picknet.picking.picker import Picker
 from picknet.text import tokenise

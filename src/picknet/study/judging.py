@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.captioner import Captioner, NothingToCaption
-from picknet.data.datasets import Clip
+from picknet.data.split import Clip
 from picknet.files import written_whole
 from picknet.model.runtime import Runtime, State
 from picknet.picking.learned import learned_picker
