@@ -111,7 +111,7 @@ def _json(segment: Segment) -> dict[str, Any]:
         "end": round(segment.end, 3),
         "caption": segment.text,
         "confidence": segment.confidence,
-        "picks": [pick.as_json() for pick in segment.picks],
+        "picks": [pick.to_dict() for pick in segment.picks],
     }
 
 

@@ -185,7 +185,7 @@ def _print_caption(result: "Caption", *, format: CaptionFormat, named: bool, num
             "video": result.video,
             "caption": result.text,
             "confidence": result.confidence,
-            "picks": [pick.as_json() for pick in result.picks],
+            "picks": [pick.to_dict() for pick in result.picks],
             "frames_seen": result.frames_seen,
             "model": result.model,
         }

@@ -111,7 +111,7 @@ def evaluate(
             print("\n".join(f"  {clip.name}: {clip.reason}" for clip in missing), flush=True)
     if captions:
         written = [
-            {"clip": clip, "picker": row.picker, "caption": said.text, "picks": [pick.as_json() for pick in said.picks]}
+            {"clip": clip, "picker": row.picker, "caption": said.text, "picks": [pick.to_dict() for pick in said.picks]}
             for row in rows
             for clip, said in row.captions.items()
         ]

@@ -209,7 +209,7 @@ def _print_frames(
             encoded = encode(frame, image_format=image_format, max_side=max_side)
             size = {"width": encoded.width, "height": encoded.height}
             coded = {"media_type": encoded.media_type, "data": encoded.base64}
-            print(json.dumps({"video": video, **frame.pick.as_json(), **size, **coded}), flush=True)
+            print(json.dumps({"video": video, **frame.pick.to_dict(), **size, **coded}), flush=True)
         return
     parts = openai_parts if format is PickFormat.openai else anthropic_parts
     print(json.dumps(parts(frames, image_format=image_format, max_side=max_side)), flush=True)
