@@ -1,4 +1,7 @@
 import json
+import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +13,7 @@ import pytest
 from command import Picknet, on_linux, subprocess_of
 
 from picknet.captioner import Caption
+from picknet.cli import main
 from picknet.cli.trainings import _TrainingWatch
 from picknet.data.split import DataFolder
 from picknet.picking.picker import Pick
@@ -27,6 +31,114 @@ def test_report_writes_its_page_and_names_it(picknet: Picknet, tmp_path: Path) -
     code, out, err = picknet("report", tmp_path, "--out", tmp_path / "other")
     assert (code, out) == (1, "")
     assert err.startswith(f"picknet: {tmp_path}: is not a run folder: none of origin.json")
+    assert err.startswith(f"picknet: {tmp_path}: is no run folder: it has none of origin.json")
+
+
+def test_a_failed_meteor_is_a_note_and_not_the_end(
+    picknet: Picknet, data: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from picknet.metrics import MeteorFailed
+
+    def fail(candidates: object, references: object) -> None:
+        raise MeteorFailed("METEOR: Java gave no answer")
+
+    monkeypatch.setattr("picknet.metrics.meteor", fail)
+    options = ("--data", data, "--dataset", "folder", "--split", "all", "--model", model_folder)
+    code, out, err = picknet("evaluate", *options, "--format", "json")
+    assert code == 0
+    assert json.loads(out)["meteor"] is None
+    assert err == "picknet: no METEOR: METEOR: Java gave no answer\n"
+
+
+def test_data_without_a_clip_of_the_split_is_one_line(picknet: Picknet, data: Path) -> None:
+    code, out, err = picknet("evaluate", "--data", data, "--dataset", "folder", "--split", "test")
+    assert (code, out) == (1, "")
+    assert err == f"picknet: {data}/captions.json: no clip of the test split (there are: train, val, all)\n"
+
+
+# --- calibrate ---
+
+
+@pytest.fixture
+def calibratable(
+    clips: Path, tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, Path]:
+    """A copy of the tiny model, and 40 clips; it is sure of the right caption of every other one, and unsure of a
+    wrong one of the rest."""
+    data = tmp_path / "data"
+    (data / "videos").mkdir(parents=True)
+    captions = {}
+    for number in range(40):
+        shutil.copy(clips / "dog.mkv", data / "videos" / f"{number:02}.mkv")
+        captions[f"{number:02}"] = [f"dog {number:02} is running"]
+    (data / "captions.json").write_text(json.dumps(captions | {"gone": ["a man"]}))
+
+    def caption(captioner: object, video: Path) -> Caption:
+        number = Path(video).stem
+        text, total = (f"dog {number} is running", -2.5) if int(number) % 2 else ("a cat is sitting", -7.5)
+        return Caption(text, (Pick(0, 0.0),), 12, str(video), "tiny", None, total)
+
+    monkeypatch.setattr("picknet.captioner.Captioner.caption", caption)
+    return shutil.copytree(model_folder, tmp_path / "model"), data
+
+
+def test_calibrate_tells_how_good_the_confidence_is_and_keeps_it_in_the_card(
+    picknet: Picknet, calibratable: tuple[Path, Path]
+) -> None:
+    model, data = calibratable
+    code, out, err = picknet("calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all")
+    assert (code, err) == (0, "")
+    # In each fold there are two captions of each kind, so 18 of each are fitted: 19/20 and 1/20.
+    assert out.splitlines() == [
+        f"{model} on folder all: 40 clips, 20 of them with a good caption (CIDEr above 0.5)",
+        "AUC                         1.000",
+        "expected calibration error  0.050  (10-fold cross-validation, 5 bins of equal width)",
+        "  confidence 0.05: 0.00 good of 20 clips",
+        "  confidence 0.95: 1.00 good of 20 clips",
+        "missing 1 clip:",
+        "  gone: no video named gone",
+        f"written to {model}/card.json",
+    ]
+    kept = json.loads((model / "card.json").read_text())
+    assert kept["trained_on"] == "nothing"
+    assert kept["confidence"] | {"bias": 0, "slope": 0} == {
+        "bias": 0, "slope": 0, "good": "CIDEr above 0.5", "clips": 40, "good_clips": 20, "ece": 0.05, "auc": 1.0,
+        "split": "folder all",
+    }  # fmt: skip
+    _, told, _ = picknet("info", model)
+    assert re.search(r"\n  ece +0\.05\n", told)
+    _, again, _ = picknet(
+        "calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all", "--format", "json"
+    )
+    content = json.loads(again)
+    assert content["missing"] == [{"clip": "gone", "reason": "no video named gone"}]
+    assert [bin["num_clips"] for bin in content["bins"]] == [20, 20]
+    assert (content["model"], content["slope"]) == (str(model), kept["confidence"]["slope"])
+
+
+def test_clips_that_no_confidence_can_be_fitted_on_leave_the_card_alone(
+    picknet: Picknet, calibratable: tuple[Path, Path]
+) -> None:
+    model, data = calibratable
+    (data / "captions.json").write_text(json.dumps({f"{number:02}": ["two men"] for number in range(3)}))
+    code, out, err = picknet("calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all")
+    assert (code, out) == (1, "")
+    assert err.startswith("picknet: 0 good and 3 bad captions (good: CIDEr above 0.5): at least 10 of each kind")
+    assert json.loads((model / "card.json").read_text()) == {"trained_on": "nothing"}
+
+
+def test_a_model_that_cannot_be_written_is_told_before_any_clip_is_captioned(
+    picknet: Picknet, calibratable: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**options: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", f"{options['dir']}/new")
+
+    model, data = calibratable
+    monkeypatch.setattr("picknet.files.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("picknet.captioner.Captioner.caption", lambda *_: pytest.fail("captioned"))
+    code, out, err = picknet("calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all")
+    assert (code, out) == (1, "")
+    assert err == f"picknet: {model}/card.json: cannot be written (Read-only file system)\n"
 
 
 # --- train and export ---
@@ -157,15 +269,43 @@ def test_export_lays_more_facts_over_the_card(
 
 def test_info_tells_of_the_model_in_text_and_json(picknet: Picknet, model_folder: Path) -> None:
     code, out, _ = picknet("info", model_folder)
-    facts = {line.split(None, 1)[0]: line.split(None, 1)[1] for line in out.splitlines()}
+    facts = dict(re.split(r"  +", line.strip(), maxsplit=1) for line in out.splitlines() if "  " in line.strip())
     assert code == 0
-    assert facts["cnn"] == "efficientnet_lite0"
-    assert facts["vocabulary"] == "16"  # twelve words and four special ones
-    assert facts["trained_on"] == "nothing"
+    assert facts["CNN"] == "efficientnet_lite0, 64 x 64 pixels"
+    assert facts["words"] == "16"  # twelve words and four special ones
+    assert facts["trained on"] == "nothing"
     _, out, _ = picknet("info", model_folder, "--format", "json")
     content = json.loads(out)
     assert content["bytes"] == sum(path.stat().st_size for path in model_folder.iterdir())
     assert (content["num_frames"], content["card"]) == (30, {"trained_on": "nothing"})
+    _, out, _ = picknet("info", model_folder, "--format", "csv")
+    assert out.splitlines()[:2] == ["name,value", f"model,{model_folder}"]
+    assert out.splitlines()[-1] == "card.trained_on,nothing"
+
+
+def test_info_says_which_cider_is_greedy(picknet: Picknet, model_folder: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(model_folder, tmp_path / "model")
+    card = {
+        "description": "a test",
+        "stages": {"supervision": {"epoch": 9, "val_cider": 96.18, "val_picks": 4.0}},
+        "clips": {"train": {"used": 1200, "missing": 3}},
+        "scores": {"msvd_val": "beam 5: CIDEr 108.2"},
+        "known_failures": ["counts poorly"],
+        "licence": "Apache-2.0",
+        "colour": "red",
+    }
+    (model / "card.json").write_text(json.dumps(card))
+    _, out, _ = picknet("info", model)
+    lines = [re.sub(r"(?<=\S)  +", ": ", line) for line in out.splitlines()]
+    assert lines[0] == f"{model}: a test"
+    assert "  supervision: best epoch 9, validation CIDEr 96.18 (greedy), 4.0 picks a clip" in lines
+    assert "  msvd val: beam 5: CIDEr 108.2" in lines
+    assert "  train clips: 1,200 used, 3 missing" in lines
+    assert [line for line in lines if line and not line.startswith(" ")][1:] == [
+        "Model", "Training", "Scores", "Known failures", "More",
+    ]  # fmt: skip
+    assert lines[-3:] == ["", "More", "  colour: red"]
+    assert "  - counts poorly" in lines
 
 
 def test_help_answers_at_once_and_loads_nothing_heavy() -> None:
@@ -183,6 +323,47 @@ def test_help_answers_at_once_and_loads_nothing_heavy() -> None:
     assert done.stdout == "set()\n"
 
 
+def test_help_has_a_heading_for_every_kind_of_option_and_command(picknet: Picknet) -> None:
+    headings = [line for line in picknet("--help").out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Options:", "Describe videos:", "Train models:", "Measure models:"]
+    code, out, _ = picknet("caption", "-h")
+    assert code == 0
+    assert out.startswith("Usage: picknet caption [OPTIONS] VIDEO...\n")
+    headings = [line for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Arguments:", "Output:", "Model:", "Picking frames:", "Many videos:", "Options:"]
+    assert "[default: the model's]" in out
+    assert "..." not in picknet("--help").out.replace("COMMAND ...", "")  # no summary is cut off
+
+
+@pytest.mark.parametrize("command", ["caption", "timeline", "stream", "info"])
+def test_the_same_options_have_the_same_help_everywhere(picknet: Picknet, command: str) -> None:
+    out = picknet(command, "--help").out
+    for option in ("-f, --format FORMAT", "-o, --out", "-q, --quiet"):
+        assert option in out
+
+
+def test_a_shell_can_complete_commands_options_and_formats() -> None:
+    def completed(words: str) -> list[str]:
+        settings = {"_PICKNET_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        command = [sys.executable, "-m", "picknet"]
+        done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    assert completed("picknet ca") == ["caption", "calibrate"]
+    assert completed("picknet caption --ca") == ["--candidates"]
+    assert completed("picknet film.mp4 --ca") == ["--candidates"]
+    assert completed("picknet timeline film.mp4 --format s") == ["srt", "scenes"]
+    assert completed("picknet caption fi") == []  # the shell completes file names
+
+
+def test_the_completion_script_is_printed_for_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("typer._completion_shared.shellingham.detect_shell", lambda: ("zsh", "/bin/zsh"))
+    with pytest.raises(SystemExit) as exit:
+        main(["--show-completion"])
+    assert exit.value.code == 0
+
+
 def test_version_and_the_bare_command(picknet: Picknet) -> None:
     from importlib.metadata import version
 
@@ -195,22 +376,31 @@ def test_version_and_the_bare_command(picknet: Picknet) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["caption"], "Missing argument 'FILE"),
+        (["caption"], "Missing argument 'VIDEO"),
         (["caption", "a.mp4", "--bem", "3"], "No such option: --bem"),
         (["caption", "a.mp4", "--beam", "0"], "Invalid value for '--beam': "),
         (["caption", "a.mp4", "--candidates", "0"], "Invalid value for '--candidates': "),
         (["caption", "a.mp4", "--candidates", "51"], "Invalid value for '--candidates': "),
         (["calibrate", "--data", "."], "Missing option '--model'"),
         (["caption", "a.mp4", "--picker", "best"], "Invalid value for '--picker': "),
-        (["evaluate", "--data", ".", "--histograms", "h.pdf"], "--histograms h.pdf: a picture ends in .png, .svg, .jpg"),
+        (["evaluate", "--data", ".", "--histograms", "h.pdf"], "--histograms h.pdf: a picture ends in .png, .svg"),
         (["captoin", "a.mp4"], "No such command 'captoin'. Did you mean 'caption'? (see picknet --help)"),
+        (["evaluate", "--data", ".", "--histograms", "h.pdf"], "--histograms h.pdf: a picture ends in .png, .jpg"),
+        (["captoin", "a.mp4"], "captoin: no such command or file; did you mean caption? (see picknet --help)"),
+        (["holiday"], "holiday: no such command or file (see picknet --help)"),
+        ([""], "'': no such command or file (see picknet --help)"),
+        (["--bem", "3"], "No such option: --bem"),
+        (["caption", "a.mp4", "--out", "a.doc"], "--out a.doc: which --format?"),
+        (["caption", "a.mp4", "--out", "a.csv", "--format", "json"], "--out a.csv: is csv by its name, but --format"),
+        (["caption", "a.mp4", "-"], "-: standard input is one video, so it has to be the only one"),
+        (["stream", "a.mp4", "--format", "srt"], "Invalid value for '--format' / '-f': "),
         (
             ["caption", "a.mp4", "--k", "3"],
-            "--k 3: means nothing to picknet; uniform, random, kmeans, every and coin take a k",
+            "--k 3: does not apply to picknet, only to uniform, random, kmeans, every and coin",
         ),
         (
             ["evaluate", "--data", ".", "--picker", "coin", "--change", "9"],
-            "--change 9: means nothing to coin; scene takes it",
+            "--change 9: does not apply to coin, only to scene",
         ),
         (
             ["evaluate", "--data", ".", "--examples", "e.png", "--picker", "all", "--picker", "picknet"],
@@ -275,6 +465,25 @@ def test_ctrl_c_while_the_command_line_is_read_is_told_as_well(
     monkeypatch.setattr("typer.main.get_command", interrupt)
     monkeypatch.setattr("signal.signal", lambda *_: None)  # from then on Ctrl-C would be ignored, here as well
     assert picknet("caption", "cat.mp4") == (130, "", "picknet: interrupted\n")
+
+
+@on_linux
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_sigterm_ends_with_143_and_keeps_what_was_done(
+    clips: Path, model_folder: Path, tmp_path: Path, jobs: int
+) -> None:
+    out = tmp_path / "captions.csv"
+    options = ("--model", model_folder, "--out", out, "--jobs", jobs)
+    process = subprocess_of("caption", *[clips / "dog.mkv"] * 500, *options)
+    part = tmp_path / "captions.csv.part"
+    while not part.exists() or part.read_text().count("\n") < 3:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (143, f"picknet: {part}: holds the results so far\n")
+    assert not out.exists()
+    assert part.read_text().startswith("video,caption,")
 
 
 @on_linux
