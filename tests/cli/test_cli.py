@@ -1,4 +1,3 @@
-import errno
 import json
 import os
 import re
@@ -12,120 +11,14 @@ from typing import Any
 
 import pytest
 from command import Picknet, on_linux, subprocess_of
-from PIL import Image
 
 from picknet.captioner import Caption
 from picknet.cli import main
 from picknet.cli.trainings import _TrainingWatch
-from picknet.data.datasets import DataFolder
+from picknet.data.split import DataFolder
 from picknet.picking.picker import Pick
 
-# --- evaluate ---
-
-
-@pytest.fixture
-def data(clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder of two clips; a third is not there and a fourth is no video."""
-    monkeypatch.setattr("picknet.metrics.meteor", lambda candidates, references: None)
-    folder = tmp_path / "data"
-    (folder / "videos").mkdir(parents=True)
-    for name in ("cat.mp4", "dog.mkv"):
-        shutil.copy(clips / name, folder / "videos")
-    (folder / "videos" / "text.mp4").write_text("no video")
-    captions = {"cat": ["a cat is sitting"], "dog": ["a dog is running"], "gone": ["a man"], "text": ["a woman"]}
-    (folder / "captions.json").write_text(json.dumps(captions))
-    return folder
-
-
-def test_evaluate_prints_one_object_with_the_contracted_keys(picknet: Picknet, data: Path, model_folder: Path) -> None:
-    options = ("--data", data, "--dataset", "folder", "--split", "all", "--model", model_folder)
-    code, out, err = picknet("evaluate", *options, "--format", "json")
-    content = json.loads(out)
-    assert (code, err) == (0, "")
-    assert {"bleu4", "rouge_l", "meteor", "cider", "mean_picks", "num_videos", "seconds", "missing"} <= content.keys()
-    assert content["num_videos"] == 2
-    assert content["missing"] == [
-        {"clip": "gone", "reason": "no video named gone"},
-        {"clip": "text", "reason": f"{data}/videos/text.mp4: not a known video format"},
-    ]
-
-
-def test_evaluate_with_several_pickers_prints_the_papers_table_and_what_is_missing(
-    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
-) -> None:
-    options = ("--data", data, "--dataset", "folder", "--split", "all", "--model", model_folder)
-    pickers = ("--picker", "picknet", "--picker", "all", "--picker", "uniform", "--picker", "random", "--k", 3)
-    code, out, _ = picknet("evaluate", *options, *pickers, "--captions", tmp_path / "said.json", "--frames", 10)
-    lines = out.splitlines()
-    assert code == 0
-    assert lines[0] == "| Model         | BLEU@4 | ROUGE-L | METEOR | CIDEr | picks | Time |"
-    labels = ["PickNet", "Baseline", "Uniform (k=3)", "Random (k=3)"]
-    assert [line.split("|")[1].strip() for line in lines[2:6]] == labels
-    assert [line.split("|")[6].strip() for line in lines[3:6]] == ["10.0", "3.0", "3.0"]
-    assert lines[7:9] == ["missing 2 clips:", "  gone: no video named gone"]
-    said = json.loads((tmp_path / "said.json").read_text())
-    assert [(row["clip"], row["picker"]) for row in said[:4]] == [
-        ("cat", "picknet"),
-        ("dog", "picknet"),
-        ("cat", "all"),
-        ("dog", "all"),
-    ]
-    assert len(said[2]["picks"]) == 10
-
-
-def test_evaluate_prints_one_result_line_by_line_and_draws_its_picks(
-    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
-) -> None:
-    options = ("--data", data, "--dataset", "folder", "--split", "all", "--model", model_folder, "--picker", "all")
-    code, out, _ = picknet("evaluate", *options, "--histograms", tmp_path / "picks.png")
-    lines = out.splitlines()
-    assert code == 0
-    # 30 frames of one clip, and all 12 of the other.
-    assert lines[0].startswith("Baseline on folder all: 2 clips, 21.0 picks a clip, ")
-    assert [line.split()[0] for line in lines[1:8]] == [
-        "BLEU@1", "BLEU@2", "BLEU@3", "BLEU@4", "ROUGE-L", "METEOR", "CIDEr",
-    ]  # fmt: skip
-    assert 'METEOR      – (needs Java and pip install "picknet[meteor]")' in lines
-    with Image.open(tmp_path / "picks.png") as picture:
-        assert picture.format == "PNG"
-
-
-def test_evaluate_tells_the_change_and_draws_examples(
-    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
-) -> None:
-    options = ("--data", data, "--dataset", "folder", "--split", "all", "--model", model_folder, "--format", "json")
-    code, out, err = picknet(
-        "evaluate", *options, "--picker", "scene", "--change", 12.5, "--examples", tmp_path / "examples.png"
-    )
-    assert (code, err) == (0, "")
-    content = json.loads(out)
-    assert (content["picker"], content["k"], content["change"]) == ("scene", None, 12.5)
-    with Image.open(tmp_path / "examples.png") as picture:
-        assert (picture.format, picture.width) == ("PNG", 1600)
-
-
-def test_compare_prints_the_tables_and_writes_them_with_the_command(
-    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from picknet.study import comparison, judging
-
-    monkeypatch.setattr(judging, "KS", range(1, 3))
-    monkeypatch.setattr(judging, "NUM_DRAWS", 2)
-    monkeypatch.setattr(comparison, "NUM_RESAMPLES", 20)
-    (tmp_path / "dog.txt").write_text("dog\n")
-    (tmp_path / "rest.txt").write_text("cat\ngone\ntext\n")
-    folds = ("--model", model_folder, "--clips", tmp_path / "dog.txt")
-    folds += ("--model", model_folder, "--clips", tmp_path / "rest.txt")
-    options = ("--data", data, "--dataset", "folder", "--split", "all", *folds, "--subsets", 2, "--seed", 3)
-    code, out, err = picknet("compare", *options, "--out", tmp_path / "out", "--cache", tmp_path / "cache")
-    assert (code, err) == (0, "")
-    assert out.startswith("2 models on folder all: 2 clips, beam 1, seed 3.\n")
-    assert "- gone: no video named gone\n" in out
-    written = (tmp_path / "out" / "comparison.md").read_text()
-    told = f"--model {model_folder} --clips {tmp_path}/dog.txt --model {model_folder} --clips {tmp_path}/rest.txt"
-    told = f"--data {data} --dataset folder --split all {told} --beam 1 --subsets 2 --seed 3"
-    assert f"$ picknet compare {told}\n" in written
-    assert len(list((tmp_path / "cache").iterdir())) == 2
+# --- report ---
 
 
 def test_report_writes_its_page_and_names_it(picknet: Picknet, tmp_path: Path) -> None:
@@ -137,114 +30,8 @@ def test_report_writes_its_page_and_names_it(picknet: Picknet, tmp_path: Path) -
     assert "| supervision |    1 |          1 |  42.0 |" in (tmp_path / "report" / "report.md").read_text()
     code, out, err = picknet("report", tmp_path, "--out", tmp_path / "other")
     assert (code, out) == (1, "")
+    assert err.startswith(f"picknet: {tmp_path}: is not a run folder: none of origin.json")
     assert err.startswith(f"picknet: {tmp_path}: is no run folder: it has none of origin.json")
-
-
-def test_a_failed_meteor_is_a_note_and_not_the_end(
-    picknet: Picknet, data: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from picknet.metrics import MeteorFailed
-
-    def fail(candidates: object, references: object) -> None:
-        raise MeteorFailed("METEOR: Java gave no answer")
-
-    monkeypatch.setattr("picknet.metrics.meteor", fail)
-    options = ("--data", data, "--dataset", "folder", "--split", "all", "--model", model_folder)
-    code, out, err = picknet("evaluate", *options, "--format", "json")
-    assert code == 0
-    assert json.loads(out)["meteor"] is None
-    assert err == "picknet: no METEOR: METEOR: Java gave no answer\n"
-
-
-def test_data_without_a_clip_of_the_split_is_one_line(picknet: Picknet, data: Path) -> None:
-    code, out, err = picknet("evaluate", "--data", data, "--dataset", "folder", "--split", "test")
-    assert (code, out) == (1, "")
-    assert err == f"picknet: {data}/captions.json: no clip of the test split (there are: train, val, all)\n"
-
-
-# --- calibrate ---
-
-
-@pytest.fixture
-def calibratable(
-    clips: Path, tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Path, Path]:
-    """A copy of the tiny model, and 40 clips; it is sure of the right caption of every other one, and unsure of a
-    wrong one of the rest."""
-    data = tmp_path / "data"
-    (data / "videos").mkdir(parents=True)
-    captions = {}
-    for number in range(40):
-        shutil.copy(clips / "dog.mkv", data / "videos" / f"{number:02}.mkv")
-        captions[f"{number:02}"] = [f"dog {number:02} is running"]
-    (data / "captions.json").write_text(json.dumps(captions | {"gone": ["a man"]}))
-
-    def caption(captioner: object, video: Path) -> Caption:
-        number = Path(video).stem
-        text, total = (f"dog {number} is running", -2.5) if int(number) % 2 else ("a cat is sitting", -7.5)
-        return Caption(text, (Pick(0, 0.0),), 12, str(video), "tiny", None, total)
-
-    monkeypatch.setattr("picknet.captioner.Captioner.caption", caption)
-    return shutil.copytree(model_folder, tmp_path / "model"), data
-
-
-def test_calibrate_tells_how_good_the_confidence_is_and_keeps_it_in_the_card(
-    picknet: Picknet, calibratable: tuple[Path, Path]
-) -> None:
-    model, data = calibratable
-    code, out, err = picknet("calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all")
-    assert (code, err) == (0, "")
-    # In each fold there are two captions of each kind, so 18 of each are fitted: 19/20 and 1/20.
-    assert out.splitlines() == [
-        f"{model} on folder all: 40 clips, 20 of them with a good caption (CIDEr above 0.5)",
-        "AUC                         1.000",
-        "expected calibration error  0.050  (10-fold cross-validation, 5 bins of equal width)",
-        "  confidence 0.05: 0.00 good of 20 clips",
-        "  confidence 0.95: 1.00 good of 20 clips",
-        "missing 1 clip:",
-        "  gone: no video named gone",
-        f"written to {model}/card.json",
-    ]
-    kept = json.loads((model / "card.json").read_text())
-    assert kept["trained_on"] == "nothing"
-    assert kept["confidence"] | {"bias": 0, "slope": 0} == {
-        "bias": 0, "slope": 0, "good": "CIDEr above 0.5", "clips": 40, "good_clips": 20, "ece": 0.05, "auc": 1.0,
-        "split": "folder all",
-    }  # fmt: skip
-    _, told, _ = picknet("info", model)
-    assert re.search(r"\n  ece +0\.05\n", told)
-    _, again, _ = picknet(
-        "calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all", "--format", "json"
-    )
-    content = json.loads(again)
-    assert content["missing"] == [{"clip": "gone", "reason": "no video named gone"}]
-    assert [bin["num_clips"] for bin in content["bins"]] == [20, 20]
-    assert (content["model"], content["slope"]) == (str(model), kept["confidence"]["slope"])
-
-
-def test_clips_that_no_confidence_can_be_fitted_on_leave_the_card_alone(
-    picknet: Picknet, calibratable: tuple[Path, Path]
-) -> None:
-    model, data = calibratable
-    (data / "captions.json").write_text(json.dumps({f"{number:02}": ["two men"] for number in range(3)}))
-    code, out, err = picknet("calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all")
-    assert (code, out) == (1, "")
-    assert err.startswith("picknet: 0 good and 3 bad captions (good: CIDEr above 0.5): at least 10 of each kind")
-    assert json.loads((model / "card.json").read_text()) == {"trained_on": "nothing"}
-
-
-def test_a_model_that_cannot_be_written_is_told_before_any_clip_is_captioned(
-    picknet: Picknet, calibratable: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(**options: Any) -> None:
-        raise OSError(errno.EROFS, "Read-only file system", f"{options['dir']}/new")
-
-    model, data = calibratable
-    monkeypatch.setattr("picknet.files.tempfile.mkstemp", refuse)
-    monkeypatch.setattr("picknet.captioner.Captioner.caption", lambda *_: pytest.fail("captioned"))
-    code, out, err = picknet("calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all")
-    assert (code, out) == (1, "")
-    assert err == f"picknet: {model}/card.json: cannot be written (Read-only file system)\n"
 
 
 # --- train and export ---
@@ -489,6 +276,8 @@ def test_version_and_the_bare_command(picknet: Picknet) -> None:
         (["caption", "a.mp4", "--candidates", "51"], "Invalid value for '--candidates': "),
         (["calibrate", "--data", "."], "Missing option '--model'"),
         (["caption", "a.mp4", "--picker", "best"], "Invalid value for '--picker': "),
+        (["evaluate", "--data", ".", "--histograms", "h.pdf"], "--histograms h.pdf: a picture ends in .png, .svg"),
+        (["captoin", "a.mp4"], "No such command 'captoin'. Did you mean 'caption'? (see picknet --help)"),
         (["evaluate", "--data", ".", "--histograms", "h.pdf"], "--histograms h.pdf: a picture ends in .png, .jpg"),
         (["captoin", "a.mp4"], "captoin: no such command or file; did you mean caption? (see picknet --help)"),
         (["holiday"], "holiday: no such command or file (see picknet --help)"),
@@ -516,11 +305,11 @@ def test_version_and_the_bare_command(picknet: Picknet) -> None:
         ),
         (
             ["compare", "--data", ".", "--model", "a", "--model", "b", "--clips", "c.txt"],
-            "2 models and 1 list of clips: each --model judges the clips of one --clips",
+            "2 models and 1 list of clips: each --model needs one --clips",
         ),
         (
             ["compare", "--data", ".", "--clips", "c.txt", "--clips", "d.txt"],
-            "1 model and 2 lists of clips: each --model judges the clips of one --clips",
+            "1 model and 2 lists of clips: each --model needs one --clips",
         ),
         (["train", "no.toml", "--data", ".", "--out", "RUN"], "no.toml: cannot be read (No such file or directory)"),
     ],

@@ -40,12 +40,12 @@ class CoinPicker:
     def __init__(self, probability: float = 0.5, *, seed: int | np.random.Generator = 0) -> None:
         if not 0 <= probability <= 1:
             raise BadPicker(f"probability is {probability}: from 0 to 1 is possible")
-        self._probability = probability
+        self.probability = probability
         self._generator = np.random.default_rng(seed)
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
         for position, frame in enumerate(frames):
-            if position == 0 or self._generator.random() < self._probability:
+            if position == 0 or self._generator.random() < self.probability:
                 yield picked(frame)
 
 
@@ -59,7 +59,7 @@ class EveryNthPicker:
     def __init__(self, n: float) -> None:
         if not 1 <= n < math.inf:
             raise BadPicker(f"n is {n}: 1 (pick all) or more is possible")
-        self._n = Fraction(n).limit_denominator(1000)  # exactly 30 / 7, not the nearest float
+        self.n = Fraction(n).limit_denominator(1000)  # exactly 30 / 7, not the nearest float
 
     def plan(self, count: int) -> Plan:
         positions = list(itertools.takewhile(lambda position: position < count, self._positions()))
@@ -76,7 +76,7 @@ class EveryNthPicker:
             yield picked(frame)
 
     def _positions(self) -> Iterator[int]:
-        return ((2 * i + 1) * self._n // 2 for i in itertools.count())
+        return ((2 * i + 1) * self.n // 2 for i in itertools.count())
 
 
 class SceneChangePicker:
@@ -88,13 +88,13 @@ class SceneChangePicker:
     def __init__(self, change: float) -> None:
         if not 0 <= change <= 255:
             raise BadPicker(f"change is {change}: from 0 to 255 grey values are possible")
-        self._change = change
+        self.change = change
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
         template: Array | None = None
         for frame in frames:
             glance = frame.glance().astype(np.int16)
-            if template is None or np.abs(glance - template).mean() > self._change:
+            if template is None or np.abs(glance - template).mean() > self.change:
                 template = glance
                 yield picked(frame)
 
@@ -105,7 +105,7 @@ class UniformPicker:
     looks_ahead = True
 
     def __init__(self, k: int, *, ends: bool = False) -> None:
-        self._k = _at_least_one(k)
+        self.k = _at_least_one(k)
         self._ends = ends
 
     def plan(self, count: int) -> Plan:
@@ -116,7 +116,7 @@ class UniformPicker:
         yield from (picked(all_frames[position]) for position in self._positions(len(all_frames)))
 
     def _positions(self, count: int) -> list[int]:
-        k = min(self._k, count)
+        k = min(self.k, count)
         if self._ends and k > 1:
             # i (n − 1) / (k − 1), rounded half up, in integer arithmetic.
             return [(2 * i * (count - 1) + k - 1) // (2 * (k - 1)) for i in range(k)]
@@ -130,7 +130,7 @@ class RandomPicker:
     is_random = True
 
     def __init__(self, k: int, *, seed: int | np.random.Generator = 0) -> None:
-        self._k = _at_least_one(k)
+        self.k = _at_least_one(k)
         self._generator = np.random.default_rng(seed)
 
     def plan(self, count: int) -> Plan:
@@ -144,7 +144,7 @@ class RandomPicker:
         """Draws new positions on each call."""
         if not count:
             return []
-        return sorted(self._generator.choice(count, size=min(self._k, count), replace=False).tolist())
+        return sorted(self._generator.choice(count, size=min(self.k, count), replace=False).tolist())
 
 
 class KMeansPicker:
@@ -158,7 +158,7 @@ class KMeansPicker:
 
     def __init__(self, k: int, *, features: Callable[[Frame], Array], seed: int | np.random.Generator = 0) -> None:
         """features: a function frame -> feature (D,), such as `Captioner.feature`."""
-        self._k = _at_least_one(k)
+        self.k = _at_least_one(k)
         self._features = features
         self._generator = np.random.default_rng(seed)
 
@@ -167,7 +167,7 @@ class KMeansPicker:
         if not all_frames:
             return
         points = np.stack([np.asarray(self._features(frame), dtype=np.float64) for frame in all_frames])
-        centres = _cluster(points, min(self._k, len(all_frames)), self._generator)
+        centres = _cluster(points, min(self.k, len(all_frames)), self._generator)
         yield from (picked(all_frames[position]) for position in sorted(_nearest(points, centres)))
 
 
