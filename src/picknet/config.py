@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from picknet.errors import PicknetError
 
-
 Stage = Literal["supervision", "reinforcement", "adaptation"]
 STAGES: tuple[Stage, ...] = ("supervision", "reinforcement", "adaptation")
 """The paper's training stages, in order. Each is also the name of its group of settings."""

@@ -29,8 +29,8 @@ class BadVocabulary(PicknetError):
 
 # --- Tokens -----------------------------------------------------------------------------------------------------------
 
-# Abbreviations that keep their full stop. The list comes from running the Java code on every word of up to four letters,
-# every word in the captions of MSVD, MSR-VTT, COCO and Flickr8k, and a few dozen longer abbreviations.
+# Abbreviations that keep their full stop, found by running the Java code on every word of up to four letters, all words
+# in the captions of MSVD, MSR-VTT, COCO and Flickr8k, and a few dozen longer abbreviations.
 _ABBREVIATIONS = """
     adj adm adv al ala alex apr ariz assn assoc asst attys? aug ave bancorp bhd bldg blvd brig bros calif capt cf
     cie cmdr col? colo comdr conn corp cos cpl ct dak dec dept det drs? elec ens esq est etc ext feb fla fri ft ga
@@ -43,8 +43,8 @@ _ABBREVIATIONS = """
 _STATES = "Ark Az Del Ill La Mass Miss Ore Pa Tex Wash"
 # Abbreviations only before a number: "no. 5".
 _NUMBERED = "art ca figs? nos? op pp prop"
-# A single letter keeps its full stop ("J. Smith") unless the next sentence begins with one of these ("vitamin C. The") or
-# the caption ends: there the Java code reads on into the next caption, which usually begins with one of them.
+# A single letter keeps its full stop ("J. Smith") unless one of these words follows ("vitamin C. The") or the caption
+# ends: there the Java code reads on into the next caption, which usually begins with one of them.
 _SENTENCE_STARTS = """
     A About According After An As At But Earlier He Her Here However If In It Last Many More Now Once One Other Our She
     Since So Some Such That The Their Then There These They This We What When While Yet You
@@ -153,7 +153,7 @@ class Vocabulary:
 
     @classmethod
     def from_captions(cls, captions: Iterable[Sequence[str]], *, min_count: int) -> Vocabulary:
-        """The words that occur at least `min_count` times in tokenised captions, most frequent first, then alphabetical."""
+        """The words that occur at least `min_count` times in tokenised captions, by count, then alphabetically."""
         counts = Counter(word for caption in captions for word in caption if word not in SPECIAL_WORDS)
         kept = [word for word, count in counts.items() if count >= min_count]
         return cls((*SPECIAL_WORDS, *sorted(kept, key=lambda word: (-counts[word], word))))
