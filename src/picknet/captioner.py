@@ -24,7 +24,7 @@ from picknet.config import VideoConfig
 from picknet.errors import PicknetError
 from picknet.model.confidence import Confidence
 from picknet.model.folder import BadModel
-from picknet.model.runtime import Look, Runtime, State
+from picknet.model.runtime import EncoderState, PendingFeatures, Runtime
 from picknet.model.search import Ending, Step, all_endings, beam_search, greedy
 from picknet.picking.budget import BudgetPicker
 from picknet.picking.learned import learned_picker
@@ -172,7 +172,7 @@ class Captioner:
         if not 1 <= candidates <= MAX_CANDIDATES:
             raise BadSetting(f"candidates is {candidates}: 1 to {MAX_CANDIDATES} are possible")
         with _opened(video, _evenly(num_frames, self.config.video), picker or self.picker) as frames:
-            self.runtime.begin()
+            self.runtime.compile_ahead()
             picks, memory = self._remembered(frames)
             damage = frames.damage
         if not picks:
@@ -251,7 +251,7 @@ class Captioner:
         """
         beam = self._checked_beam(beam)
         with _opened(video, _by_time(fps), picker or self.picker) as frames:
-            self.runtime.begin()
+            self.runtime.compile_ahead()
             yield from readable(self._parts(frames, beam=beam, step=1 / fps))
 
     def _parts(self, frames: "_Frames", *, beam: int, step: float) -> Iterator[Segment]:
@@ -279,11 +279,11 @@ class Captioner:
         """What the CNN makes of a frame, cell by cell: (1, cells, feature)"""
         return self.runtime.features(frame.pixels(self.config.model.image_size)[None])
 
-    def describe(self, state: State, *, beam: int | None = None) -> Sentence:
+    def describe(self, state: EncoderState, *, beam: int | None = None) -> Sentence:
         """The sentence for one video's memory (1, state)."""
         return self.candidates(state, count=1, beam=beam)[0]
 
-    def describe_all(self, state: State, *, beam: int | None = None) -> list[Sentence]:
+    def describe_all(self, state: EncoderState, *, beam: int | None = None) -> list[Sentence]:
         """The sentence for each of n videos' memories (n, state).
 
         A beam of 1 writes them together, several times as fast as one by one.
@@ -298,7 +298,7 @@ class Captioner:
         )
         return [Sentence(self.runtime.vocabulary.decode(ending.words), ending.log_probability) for ending in endings]
 
-    def candidates(self, state: State, *, count: int, beam: int | None = None) -> tuple[Sentence, ...]:
+    def candidates(self, state: EncoderState, *, count: int, beam: int | None = None) -> tuple[Sentence, ...]:
         """At most `count` sentences for one video's memory, best first, each with a word that no better one has.
 
         The first is the beam search's. The others come from the ends of all sentences of a second search, whose beam
@@ -307,7 +307,7 @@ class Captioner:
         """
         return self._candidates(state, self._endings(state, beam=beam), count=count, beam=beam)
 
-    def _endings(self, state: State, *, beam: int | None) -> list[Ending]:
+    def _endings(self, state: EncoderState, *, beam: int | None) -> list[Ending]:
         """What a beam search finds for one video's memory."""
         return beam_search(
             self._step(state),
@@ -319,7 +319,7 @@ class Captioner:
         )
 
     def _candidates(
-        self, state: State, endings: list[Ending], *, count: int, beam: int | None
+        self, state: EncoderState, endings: list[Ending], *, count: int, beam: int | None
     ) -> tuple[Sentence, ...]:
         found = endings[:1]
         if count > 1:
@@ -338,7 +338,7 @@ class Captioner:
                 said |= new
         return tuple(sentences)
 
-    def _step(self, memory: State) -> Step:
+    def _step(self, memory: EncoderState) -> Step:
         return lambda words, states: self.runtime.decode(words, memory, states)
 
     def _remembered(
@@ -356,7 +356,7 @@ class Captioner:
         """`candidates` for what is remembered; where it is a close call, after another look at it."""
         state = memory.state()
         endings = self._endings(state, beam=beam)
-        if self.runtime.rounds and len(endings) > 1:
+        if self.runtime.computes_in_f16 and len(endings) > 1:
             scores = [ending.score(self.config.length_exponent) for ending in endings[:2]]
             if scores[0] - scores[1] < CLOSE_CALL and (exact := memory.exact_state()):
                 state, endings = exact, self._endings(exact, beam=beam)
@@ -373,7 +373,7 @@ class Captioner:
         memory = _Memory(self.runtime)
         memory.look_at(blank)
         self.describe(memory.state(), beam=beam)
-        if self.runtime.rounds:
+        if self.runtime.computes_in_f16:
             memory.exact_state()
 
     def _checked_beam(self, beam: int | None) -> int:
@@ -390,7 +390,7 @@ class _Memory:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._state = self._exact_state = runtime.start()
-        self._looks: deque[Look] = deque()
+        self._looks: deque[PendingFeatures] = deque()
         """Not yet in the state."""
         self._pixels: deque[Array] = deque(maxlen=runtime.config.video.num_frames)
         """Not yet in the exact state."""
@@ -399,18 +399,18 @@ class _Memory:
     def look_at(self, frame: Frame) -> None:
         """Have the CNN begin with a frame; whoever waits for the next one need not wait for this."""
         pixels = frame.pixels(self._runtime.config.model.image_size)
-        self._looks.append(self._runtime.look(pixels))
+        self._looks.append(self._runtime.start_features(pixels))
         self._is_too_long |= len(self._pixels) == self._pixels.maxlen
         self._pixels.append(pixels)
-        while self._looks and (self._looks[0].is_over or len(self._looks) > MAX_LOOKS):
+        while self._looks and (self._looks[0].is_ready or len(self._looks) > MAX_LOOKS):
             self._take_in()
 
-    def state(self) -> State:
+    def state(self) -> EncoderState:
         while self._looks:
             self._take_in()
         return self._state
 
-    def exact_state(self) -> State | None:
+    def exact_state(self) -> EncoderState | None:
         """The state after the same frames, all in 32 bits; None if they are too many."""
         if self._is_too_long:
             return None
@@ -420,7 +420,7 @@ class _Memory:
         return self._exact_state
 
     def _take_in(self) -> None:
-        self._state = self._runtime.encode(self._looks.popleft().features(), self._state)
+        self._state = self._runtime.encode(self._looks.popleft().result(), self._state)
 
 
 def _content(text: str) -> set[str]:

@@ -17,7 +17,7 @@ from picknet.files import written_whole
 from picknet.picking.learned import learned_picker
 from picknet.picking.picker import Picker
 from picknet.picking.plain import AllPicker, CoinPicker, EveryNthPicker, KMeansPicker, RandomPicker, SceneChangePicker, UniformPicker
-from picknet.model.runtime import Runtime, State
+from picknet.model.runtime import EncoderState, Runtime
 from picknet.video.file import Video
 from picknet.video.frame import Frame
 

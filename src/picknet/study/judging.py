@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from picknet.captioner import Captioner, NothingToCaption
 from picknet.data.datasets import Clip
 from picknet.files import written_whole
-from picknet.model.runtime import Runtime, State
+from picknet.model.runtime import EncoderState, Runtime
 from picknet.picking.learned import learned_picker
 from picknet.picking.picker import Picker
 from picknet.picking.plain import (
@@ -210,7 +210,7 @@ def described(
 
 def _memories(
     runtime: Runtime, features: Array | Mapping[int, Array], choices: set[Choice]
-) -> Iterator[tuple[list[Choice], State]]:
+) -> Iterator[tuple[list[Choice], EncoderState]]:
     """Choices of equally many frames, and what is remembered of each."""
     by_last: dict[int, list[Choice]] = {}
     for beginning in sorted({choice[:length] for choice in choices for length in range(1, len(choice) + 1)}):
@@ -232,7 +232,7 @@ def _memories(
         for first in range(0, len(every), MAX_TOGETHER):
             some = every[first : first + MAX_TOGETHER]
             cells = ([np.concatenate([of[place] for place in choice]) for choice in some] for of in (keys, values))
-            yield some, State(_rows(h, some), _rows(c, some), *map(np.stack, cells))
+            yield some, EncoderState(_rows(h, some), _rows(c, some), *map(np.stack, cells))
 
 
 def _rows(parts: dict[Choice, Array], choices: Sequence[Choice]) -> Array:
