@@ -168,9 +168,11 @@ def _decode(
     firsts = most.cumsum() - most
     tasks = [_Task(str(clip.path), int(first)) for clip, first in zip(split.clips, firsts, strict=True)]
     work = partial(_decode_clip, num_frames=num_frames, size=size, path=str(path))
-    jobs = max(1, min(jobs, int(most.sum()) // FRAMES_PER_WORKER))
+    few = most.sum() < FRAMES_PER_WORKER  # decoded in this process
+    jobs = 1 if few else min(jobs, int(most.sum()) // FRAMES_PER_WORKER)
+    timeout = None if few else CLIP_SECONDS
     decoded: list[_Decoded] = []
-    for result in in_order(work, tasks, jobs=jobs, name=lambda task: task.clip, timeout=CLIP_SECONDS):
+    for result in in_order(work, tasks, jobs=jobs, name=lambda task: task.clip, timeout=timeout):
         if isinstance(result, PicknetError):
             # A worker died or took too long. It may go well next time, so the clip is not stored as unreadable.
             raise result
