@@ -235,9 +235,11 @@ def test_one_seed_gives_one_result(data, finished, tmp_path):
 KILLED = """
 import sys
 from pathlib import Path
+import torch
 from picknet.config import load_config
 from picknet.data.datasets import DataFolder
 from picknet.training import export, recipe, runs
+torch.set_num_threads(1)
 runs.SAVE_SECONDS = 0.0
 export._export_graphs = lambda *_: None
 config, clips, out, cache, resume = sys.argv[1:]
