@@ -30,7 +30,7 @@ from picknet.cli.arguments import (
 from picknet.cli.terminal import many, progress, say
 
 if TYPE_CHECKING:
-    from picknet.show.figures import Strip
+    from picknet.show.sheet import Strip
     from picknet.study.evaluation import Evaluation, Example
 
 
@@ -72,7 +72,9 @@ def evaluate(
     from picknet.captioner import load
     from picknet.data.datasets import load_split
     from picknet.files import write_text
-    from picknet.show.figures import FORMATS, example_sheet, pick_histograms, save
+    from picknet.show.histograms import pick_histograms
+    from picknet.show.page import FORMATS, save
+    from picknet.show.sheet import example_sheet
     from picknet.study import evaluation
     from picknet.study.evaluation import examples as chosen
 
@@ -111,7 +113,7 @@ def evaluate(
             print("\n".join(f"  {clip.name}: {clip.reason}" for clip in missing), flush=True)
     if captions:
         written = [
-            {"clip": clip, "picker": row.picker, "caption": said.text, "picks": [pick.as_json() for pick in said.picks]}
+            {"clip": clip, "picker": row.picker, "caption": said.text, "picks": [pick.to_dict() for pick in said.picks]}
             for row in rows
             for clip, said in row.captions.items()
         ]
@@ -126,7 +128,8 @@ def evaluate(
 
 def _strip(example: "Example", *, frames: int) -> "Strip":
     """The picked frames of an example, read from its video again."""
-    from picknet.show.figures import Strip, Thumbnail
+    from picknet.show.page import Thumbnail
+    from picknet.show.sheet import Strip
     from picknet.video.file import Video
 
     picked = {pick.index for pick in example.caption.picks}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from picknet.cli.arguments import BadUsage, DatasetName
-from picknet.cli.terminal import many, progress_bars, say
+from picknet.cli.terminal import many, note, progress_bars, shows_progress
 from picknet.errors import PicknetError
 from picknet.training.progress import TrainingProgress
 
@@ -125,7 +125,7 @@ class _TrainingDisplay(TrainingProgress):
     """Progress bars on a terminal; otherwise one line per epoch on standard output."""
 
     def __init__(self) -> None:
-        self._bars: Progress | None = progress_bars("{task.fields[figures]}") if sys.stderr.isatty() else None
+        self._bars: Progress | None = progress_bars("{task.fields[figures]}") if shows_progress() else None
         self._tasks: dict[str, Any] = {}
 
     def __enter__(self) -> "_TrainingDisplay":
@@ -150,7 +150,7 @@ class _TrainingDisplay(TrainingProgress):
             print(f"{split}: {many(total, 'clip')} decoded", flush=True)
 
     def on_note(self, text: str) -> None:
-        say(text)
+        note(text)
 
     def _update(self, name: str, done: int, total: int, figures: str) -> None:
         if self._bars is None:

@@ -1,1 +1,1 @@
-"""Pictures for people: contact sheets, storyboards, and picked frames as files and as parts of a chat message."""
+"""Pictures for people: contact sheets, storyboards, notebooks, and picked frames as files or chat messages."""

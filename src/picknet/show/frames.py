@@ -1,4 +1,4 @@
-"""Picked frames for others to look at: images that know their time, files with an index, parts of a chat message."""
+"""Picked frames as images that know their time, as files with an index, and as parts of a chat message."""
 
 import base64
 import contextlib
@@ -17,31 +17,32 @@ from PIL import Image
 from picknet.errors import PicknetError
 from picknet.files import UnwritableFile, write_text, written_whole
 from picknet.picking.picker import Pick
+from picknet.show.page import clock
 
 IMAGE_FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "jpeg": (".jpg", {"quality": 92, "subsampling": 0}),
     "png": (".png", {}),
 }
-"""The suffix of each, and what Pillow is told when it writes one."""
+"""Name -> file suffix and Pillow's options."""
 
 Part = dict[str, Any]
-"""One of the texts and images that a message to a chat model is made of, as JSON."""
+"""A text or an image in a message to a chat model, as JSON."""
 
 
 class BadImage(PicknetError):
-    """A kind or size that no image can have."""
+    """An impossible image format or size."""
 
 
 class PickedFrame(Image.Image):
-    """A picked frame, full size and upright: a PIL image that knows where in the video it stands.
+    """A picked frame, full size and upright: a PIL image that knows its time and position in the video.
 
-    What Pillow makes of it (`frame.resize(…)`, `frame.crop(…)`) are plain images.
+    Images derived from it (`frame.resize(…)`, `frame.crop(…)`) are plain PIL images.
     """
 
     def __init__(self, pixels: NDArray[np.uint8], pick: Pick) -> None:
         """pixels: RGB (H, W, 3), copied."""
         height, width = pixels.shape[:2]
-        # As Pillow fills an image that was pickled: its one way to fill an image of a class of one's own.
+        # Pillow can fill an instance of a subclass only by restoring a pickled state.
         self.__setstate__([{}, "RGB", (width, height), None, pixels.tobytes()])
         self.pick = pick
 
@@ -51,17 +52,17 @@ class PickedFrame(Image.Image):
 
     @property
     def index(self) -> int:
-        """Its position among the sampled frames, from 0."""
+        """Position among the sampled frames, from 0."""
         return self.pick.index
 
     @property
     def frame_number(self) -> int | None:
-        """Its position among all frames of the video, from 0; None for a live source."""
+        """Position among all frames of the video, from 0; None for a live source."""
         return self.pick.frame_number
 
     @property
     def probability(self) -> float | None:
-        """The policy's, where one was asked."""
+        """The policy's probability of picking it; None where no policy was asked."""
         return self.pick.probability
 
     def __reduce__(self) -> tuple[type["PickedFrame"], tuple[NDArray[np.uint8], Pick]]:
@@ -70,7 +71,7 @@ class PickedFrame(Image.Image):
 
 @dataclass(frozen=True)
 class Encoded:
-    """An image as the bytes of a file."""
+    """An image as the content of a file."""
 
     content: bytes
     media_type: str
@@ -83,7 +84,7 @@ class Encoded:
 
 
 def encode(image: Image.Image, *, image_format: str = "jpeg", max_side: int | None = None) -> Encoded:
-    """The image as JPEG or PNG, shrunk where it is wider or higher than `max_side` pixels."""
+    """The image as JPEG or PNG, scaled down if it is wider or higher than `max_side` pixels."""
     if image_format not in IMAGE_FORMATS:
         raise BadImage(f"image_format is {image_format!r}: {' and '.join(IMAGE_FORMATS)} are possible")
     if max_side is not None and max_side < 1:
@@ -108,11 +109,11 @@ def write_frames(
     max_side: int | None = None,
     written: Callable[[Path], object] = lambda path: None,
 ) -> None:
-    """Write each frame to a file of its own, named by its number and time, then `index.json` with all that is known.
+    """Write each frame to a file named by its number and time, then `index.json` with their picks and sizes.
 
-    A failure or Ctrl-C leaves the frames that were written before it, whole, and an index of them.
+    An error or Ctrl-C leaves the files written so far, all complete, and an index of them.
 
-    about: facts that the index begins with. written: is told each file.
+    about: facts that the index begins with. written: called with the path of each file.
     """
     folder = Path(folder)
     rows: list[dict[str, Any]] = []
@@ -122,11 +123,11 @@ def write_frames(
             name = f"{number:04d}-{_time_in_name(frame.seconds)}{IMAGE_FORMATS[image_format][0]}"
             with written_whole(folder / name) as temporary:
                 temporary.write_bytes(encoded.content)
-            rows.append({"file": name, **frame.pick.as_json(), "width": encoded.width, "height": encoded.height})
+            rows.append({"file": name, **frame.pick.to_dict(), "width": encoded.width, "height": encoded.height})
             written(folder / name)
     except BaseException:
         if rows:
-            with contextlib.suppress(UnwritableFile):  # the error that is on its way says enough
+            with contextlib.suppress(UnwritableFile):  # report the first error, not this one
                 _write_index(folder, about, rows)
         raise
     _write_index(folder, about, rows)
@@ -137,7 +138,7 @@ def _write_index(folder: Path, about: Mapping[str, Any], rows: list[dict[str, An
 
 
 def _time_in_name(seconds: float) -> str:
-    """01h02m03.200s: names sort by time, and hold nothing that a file system refuses."""
+    """01h02m03.200s: sorts by time, and every file system accepts it."""
     rest, milliseconds = divmod(round(seconds * 1000), 1000)
     return f"{rest // 3600:02d}h{rest // 60 % 60:02d}m{rest % 60:02d}.{milliseconds:03d}s"
 
@@ -148,39 +149,32 @@ def _time_in_name(seconds: float) -> str:
 def openai_parts(
     frames: Iterable[PickedFrame], *, image_format: str = "jpeg", max_side: int | None = None
 ) -> list[Part]:
-    """The frames as content of a message to any OpenAI-compatible chat API: before each image its time, as text."""
+    """The frames as message content for OpenAI-compatible chat APIs: the time of each as text, then the image."""
 
     def part(encoded: Encoded) -> Part:
         url = f"data:{encoded.media_type};base64,{encoded.base64}"
         return {"type": "image_url", "image_url": {"url": url}}
 
-    return _after_their_times(frames, part, image_format=image_format, max_side=max_side)
+    return _with_times(frames, part, image_format=image_format, max_side=max_side)
 
 
 def anthropic_parts(
     frames: Iterable[PickedFrame], *, image_format: str = "jpeg", max_side: int | None = None
 ) -> list[Part]:
-    """The same for Anthropic's messages API."""
+    """The frames as message content for Anthropic's messages API: the time of each as text, then the image."""
 
     def part(encoded: Encoded) -> Part:
         source = {"type": "base64", "media_type": encoded.media_type, "data": encoded.base64}
         return {"type": "image", "source": source}
 
-    return _after_their_times(frames, part, image_format=image_format, max_side=max_side)
+    return _with_times(frames, part, image_format=image_format, max_side=max_side)
 
 
-def _after_their_times(
+def _with_times(
     frames: Iterable[PickedFrame], part: Callable[[Encoded], Part], *, image_format: str, max_side: int | None
 ) -> list[Part]:
     parts: list[Part] = []
     for frame in frames:
         encoded = encode(frame, image_format=image_format, max_side=max_side)
-        parts += [{"type": "text", "text": time_stamp(frame.seconds)}, part(encoded)]
+        parts += [{"type": "text", "text": clock(frame.seconds, tenths=True)}, part(encoded)]
     return parts
-
-
-def time_stamp(seconds: float) -> str:
-    """0:03.2, and from an hour on 1:02:03.2."""
-    rest, tenths = divmod(round(seconds * 10), 10)
-    hours, minutes = divmod(rest // 60, 60)
-    return f"{hours}:{minutes:02d}:{rest % 60:02d}.{tenths}" if hours else f"{minutes}:{rest % 60:02d}.{tenths}"

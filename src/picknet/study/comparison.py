@@ -17,8 +17,7 @@ from picknet.captioner import Captioner, NothingToCaption
 from picknet.data.datasets import BadData, Clip, Missing, Split
 from picknet.files import write_text
 from picknet.metrics import Cider, Scores
-from picknet.show.figures import save
-from picknet.show.page import COLOURS, GREEN, GREY, INK
+from picknet.show.page import COLOURS, GREEN, GREY, INK, save
 from picknet.study.charts import Chart, Line, Panel, line_chart
 from picknet.study.evaluation import markdown_table
 from picknet.study.judging import KS, NUM_DRAWS, SUBSET_SIZES, JudgedClip, Look, dial, judge, rivals

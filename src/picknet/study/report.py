@@ -19,8 +19,7 @@ from typing import Any
 from picknet.config import flat
 from picknet.errors import PicknetError
 from picknet.files import write_text
-from picknet.show.figures import save
-from picknet.show.page import COLOURS, DARK_GREEN
+from picknet.show.page import COLOURS, DARK_GREEN, save
 from picknet.study.charts import Chart, Line, Panel, line_chart
 from picknet.study.evaluation import markdown_table
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from picknet.data.datasets import BadData, Clip, Missing, Split
 from picknet.errors import PicknetError
 from picknet.files import written_whole
-from picknet.video.file import UnreadableVideo, look_at
+from picknet.video.file import UnreadableVideo, pixels_and_glances
 from picknet.video.frame import GLANCE_SIZE
 from picknet.video.pictures import UnreadablePicture, is_picture
 from picknet.workers import in_order
@@ -204,7 +204,7 @@ def _decode_clip(task: _Task, *, num_frames: int, size: int, path: str) -> _Deco
     """Decode one clip and write its frames; runs in a worker process."""
     nothing = np.empty((0, GLANCE_SIZE, GLANCE_SIZE), np.uint8)
     try:
-        frames = look_at(task.clip, num_frames=num_frames, size=size)
+        frames = pixels_and_glances(task.clip, num_frames=num_frames, size=size)
     except (UnreadableVideo, UnreadablePicture) as error:
         return _Decoded(nothing, str(error))
     except (OSError, ValueError, RuntimeError) as error:  # decoder errors on malformed input
