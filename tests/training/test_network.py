@@ -136,7 +136,7 @@ def test_sampled_picks_follow_the_policy():
 STRIDE = replace(SMALL, picker="stride", stride=7.5, first_pick=30.0)
 
 
-def taught(picknet):
+def trained_policy(picknet):
     """A stride policy that has learned something: its last layer, at first zero, is not."""
     torch.nn.init.normal_(picknet.decide.weight, std=20.0)
     return picknet
@@ -186,7 +186,7 @@ def convolved(maps, weight, bias):
 
 
 def test_the_stride_policy_is_a_small_convolution_of_the_glance_and_the_last_picked_one_beside_a_clock():
-    picknet = taught(StridePickNet(STRIDE))
+    picknet = trained_policy(StridePickNet(STRIDE))
     w = arrays(picknet)
     now, last, waits = glances(3), glances(3), torch.tensor([0.1, 0.9, 2.0])
 
@@ -206,7 +206,7 @@ def test_the_stride_policy_is_a_small_convolution_of_the_glance_and_the_last_pic
 
 
 def test_a_stride_walk_compares_with_the_last_picked_glance_and_before_it_with_the_first():
-    picknet = taught(StridePickNet(STRIDE))
+    picknet = trained_policy(StridePickNet(STRIDE))
     clip = (glances(1, 30) * torch.rand(1, 30, 1, 1)).to(torch.uint8)  # lighter and darker
     walk = picknet.walk(clip, torch.tensor([30]))
     template, gap, picked, log_probability = clip[:, 0], 1 + 7.5 / 2, [], 0.0

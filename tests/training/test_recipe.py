@@ -290,12 +290,12 @@ def test_from_pixels_the_cnn_is_trained_but_not_its_batch_statistics(from_pixels
 
 
 def test_only_supervision_trains_the_cnn(from_pixels):
-    taught = {
+    trained = {
         stage: {name.partition(".")[0] for name in tensors_of(checkpoint(from_pixels, stage, "best"))}
         for stage in STAGES
     }
     captioner = {"encoder", "decoder"}
-    assert taught == {
+    assert trained == {
         "supervision": captioner | {"cnn"},
         "reinforcement": {"picknet"},
         "adaptation": captioner | {"picknet"},
@@ -303,10 +303,10 @@ def test_only_supervision_trains_the_cnn(from_pixels):
 
 
 def test_clips_and_pictures_of_several_data_sets_are_trained_on_together(from_pixels):
-    told = json.loads((from_pixels / "clips.json").read_text())
+    listed = json.loads((from_pixels / "clips.json").read_text())
     expected = ["folder/clip0", "folder/clip1", "folder/clip2", "flickr8k/0", "flickr8k/1"]
-    assert told["train"] == {"used": expected, "missing": []}
-    assert told["val"]["used"] == ["clip6"]
+    assert listed["train"] == {"used": expected, "missing": []}
+    assert listed["val"]["used"] == ["clip6"]
     assert "still" in (from_pixels / "words.txt").read_text().split()
     assert json.loads((from_pixels / "origin.json").read_text())["dataset"] == "folder+flickr8k"
     (note,) = (from_pixels / "notes.txt").read_text().splitlines()
@@ -854,9 +854,9 @@ def test_runs_of_folds_judge_the_clips_that_they_were_validated_on(data, finishe
         config = replace(CONFIG, **stages | {"supervision": replace(CONFIG.supervision, epochs=1)})
         folds.append(tmp_path / f"fold{number}")
         train(config, data=data, out=folds[-1], fold=Fold(number, 2), cache=cache)
-        told = json.loads((folds[-1] / "clips.json").read_text())
+        listed = json.loads((folds[-1] / "clips.json").read_text())
         halves = [f"clip{i}" for i in range(3)], [f"clip{i}" for i in range(3, 6)]
-        assert (told["val"]["used"], told["train"]["used"]) == (halves if number == 1 else halves[::-1])
+        assert (listed["val"]["used"], listed["train"]["used"]) == (halves if number == 1 else halves[::-1])
     config = replace(CONFIG, **stages | {"reinforcement": replace(CONFIG.reinforcement, epochs=1)})
     start = finished / "model"
     train(config, data=data, out=tmp_path / "judged", judges=folds, start=start, cache=cache)

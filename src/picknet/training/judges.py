@@ -34,8 +34,8 @@ class Judge(NamedTuple):
 class Environment:
     """PickNet's environment: training clips, and the captioner that rewards the picks of each clip.
 
-    In the paper the captioner in training rewards all picks. But it knows the captions of its training clips by heart,
-    so its reward says little about the picks; a judge rewards only clips that it was not trained on.
+    In the paper the captioner in training rewards all picks. But it has memorised the captions of its training clips,
+    so its reward says little about the picks. A judge rewards only clips that it was not trained on.
     """
 
     judges: tuple[Judge, ...]

@@ -2,7 +2,7 @@
 
 
 class TrainingProgress:
-    """Methods that `train` calls as it goes on. They do nothing: subclass it and override those you need."""
+    """Methods that `train` calls while it runs. They do nothing: subclass it and override those you need."""
 
     def on_clip(self, split: str, done: int, total: int) -> None:
         """A clip of a split has been decoded, or found in the cache."""
