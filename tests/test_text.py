@@ -21,18 +21,18 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
         ("  A Man\tis\nplaying.  ", "a man is playing"),
         ("", ""),
         ("... !", ""),
-        # punctuation goes, other signs stay
+        # punctuation is dropped, other symbols are kept
         ('A "dog", a cat; and - well - a cow?', "a dog a cat and well a cow"),
         ("rock & roll 100% for $0.30", "rock & roll 100 % for $ 0.30"),
         ("run!!", "run !!"),
         ("a man (left) talks", "a man -lrb- left -rrb- talks"),
-        # words that belong together
+        # single tokens
         ("a tri-colored dog, 10-15 and/or 1/2", "a tri-colored dog 10-15 and/or 1/2"),
         ("R&B and r&b", "r&b and r & b"),
         ("a dog sits.under", "a dog sits.under"),
         ("at 10:30 for 1,000 #fun @home", "at 10:30 for 1,000 #fun @home"),
         ("a t-shirt =D", "a t-shirt =d"),
-        # words that are two
+        # words that are split in two
         ("it's a dog's life, they're told", "it 's a dog 's life they 're told"),
         ("she can't, won't and doesn't", "she ca n't wo n't and does n't"),
         ("i cannot say what's gonna be", "i can not say what 's gon na be"),
@@ -49,11 +49,11 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
         ("a smile \U0001f600", "a smile"),
     ],
 )
-def test_tokens_are_those_of_the_coco_code(caption: str, tokens: str) -> None:
+def test_tokens_match_the_coco_code(caption: str, tokens: str) -> None:
     assert tokenise(caption) == tokens.split()
 
 
-def test_the_java_code_finds_the_same_tokens_in_every_shared_caption() -> None:
+def test_tokens_match_the_java_code_on_every_shared_caption() -> None:
     tokenizer = pytest.importorskip("pycocoevalcap.tokenizer.ptbtokenizer")
     if shutil.which("java") is None:
         pytest.skip("needs Java")
@@ -87,12 +87,12 @@ def shared_captions() -> list[str]:
 CAPTIONS = [["a", "dog", "runs"], ["a", "cat", "runs"], ["a", "bird", "sings"]]
 
 
-def test_padding_begin_end_and_unknown_are_four_different_ids() -> None:
+def test_special_words_have_four_different_ids() -> None:
     assert sorted({PAD, BOS, EOS, UNK}) == [0, 1, 2, 3]
     assert [SPECIAL_WORDS[word_id] for word_id in (PAD, BOS, EOS, UNK)] == ["<pad>", "<bos>", "<eos>", "<unk>"]
 
 
-def test_words_come_by_falling_count_then_by_alphabet() -> None:
+def test_words_are_sorted_by_count_then_alphabetically() -> None:
     vocabulary = Vocabulary.from_captions(CAPTIONS, min_count=1)
     assert vocabulary.words == (*SPECIAL_WORDS, "a", "runs", "bird", "cat", "dog", "sings")
     assert len(vocabulary) == 10
@@ -104,27 +104,27 @@ def test_rare_words_are_unknown() -> None:
     assert vocabulary.encode(["a", "dog", "runs"]) == [4, UNK, 5]
 
 
-def test_encoding_keeps_the_first_words_and_adds_neither_begin_nor_end() -> None:
+def test_encoding_keeps_the_first_words_and_adds_no_bos_or_eos() -> None:
     vocabulary = Vocabulary.from_captions(CAPTIONS, min_count=1)
     assert vocabulary.encode(["a", "dog", "runs"]) == [4, 8, 5]
     assert vocabulary.encode(["a", "dog", "runs"], max_words=2) == [4, 8]
     assert vocabulary.encode([]) == []
 
 
-def test_decoding_stops_at_the_end_and_skips_begin_and_padding() -> None:
+def test_decoding_stops_at_eos_and_skips_bos_and_pad() -> None:
     vocabulary = Vocabulary.from_captions(CAPTIONS, min_count=1)
     assert vocabulary.decode([BOS, 4, 8, PAD, 5, EOS, 4, 4]) == "a dog runs"
     assert vocabulary.decode([4, UNK]) == "a <unk>"
     assert vocabulary.decode([EOS]) == ""
 
 
-def test_a_caption_cannot_spell_a_special_word() -> None:
+def test_a_special_word_in_a_caption_is_unknown() -> None:
     vocabulary = Vocabulary.from_captions([["a", "<eos>", "<eos>"]], min_count=1)
     assert vocabulary.words == (*SPECIAL_WORDS, "a")
     assert vocabulary.encode(["a", "<eos>", "<pad>"]) == [4, UNK, UNK]
 
 
-def test_a_saved_vocabulary_loads_as_it_was(tmp_path: Path) -> None:
+def test_a_saved_vocabulary_loads_unchanged(tmp_path: Path) -> None:
     vocabulary = Vocabulary.from_captions([["café", "n't", "1/2", "-lrb-"]], min_count=1)
     vocabulary.save(tmp_path / "words.txt")
     assert Vocabulary.load(tmp_path / "words.txt") == vocabulary
@@ -139,16 +139,16 @@ HEAD = "<pad>\n<bos>\n<eos>\n<unk>\n"
     ("content", "complaint"),
     [
         (None, "words.txt: cannot be read (No such file or directory)"),
-        (b"", "words.txt: a vocabulary begins with the words <pad> <bos> <eos> <unk> (got: nothing)"),
+        (b"", "words.txt: a vocabulary must begin with the words <pad> <bos> <eos> <unk> (got: nothing)"),
         (b"<pad>\n<eos>\n<bos>\n<unk>\na\n", "words <pad> <bos> <eos> <unk> (got: <pad> <eos> <bos> <unk>)"),
-        (f"{HEAD}a\ndog\na\n".encode(), "words.txt: line 7: 'a' stands on line 5 already (each word once)"),
-        (f"{HEAD}a\n\ndog\n".encode(), "words.txt: line 6: '' is not a word (one word a line, no blanks)"),
-        (f"{HEAD}a dog\n".encode(), "words.txt: line 5: 'a dog' is not a word (one word a line, no blanks)"),
+        (f"{HEAD}a\ndog\na\n".encode(), "words.txt: line 7: 'a' is already on line 5 (expected each word once)"),
+        (f"{HEAD}a\n\ndog\n".encode(), "line 6: '' is not a word (expected one word per line, without spaces)"),
+        (f"{HEAD}a dog\n".encode(), "line 5: 'a dog' is not a word (expected one word per line, without spaces)"),
         (f"{HEAD}café\n".encode("latin-1"), "words.txt: not UTF-8 text (byte 27: "),
         (f"{HEAD}cat\n".encode("utf-16"), "words.txt: not UTF-8 text (byte 0: invalid start byte)"),
     ],
 )
-def test_a_bad_words_file_is_explained_in_one_line(tmp_path: Path, content: bytes | None, complaint: str) -> None:
+def test_a_malformed_words_file_is_an_error_of_one_line(tmp_path: Path, content: bytes | None, complaint: str) -> None:
     path = tmp_path / "words.txt"
     if content is not None:
         path.write_bytes(content)
@@ -156,3 +156,11 @@ def test_a_bad_words_file_is_explained_in_one_line(tmp_path: Path, content: byte
         Vocabulary.load(path)
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_style_words_begin_a_caption_and_are_never_written() -> None:
+    vocabulary = Vocabulary.from_captions(CAPTIONS, min_count=1).with_styles(["msrvtt"])
+    assert vocabulary.styles == {"msrvtt": 10}
+    assert [vocabulary.first_word(style) for style in (None, "msrvtt", "unknown")] == [BOS, 10, BOS]
+    assert vocabulary.never_written == [PAD, BOS, UNK, 10]
+    assert vocabulary.decode([10, 4, 8, EOS]) == "a dog"

@@ -1,4 +1,4 @@
-"""Every hyper-parameter, once: frozen dataclasses with the paper's values as defaults, TOML files and `--set`."""
+"""All hyper-parameters: frozen dataclasses with the paper's values as defaults, read from TOML files and `--set`."""
 
 import dataclasses
 import difflib
@@ -12,9 +12,16 @@ from typing import Any, Literal
 
 from picknet.errors import PicknetError
 
+Stage = Literal["supervision", "reinforcement", "adaptation"]
+STAGES: tuple[Stage, ...] = ("supervision", "reinforcement", "adaptation")
+"""The paper's training stages, in order. Each is also the name of its group of settings."""
+
+REMOVED_GROUPS = ("refinement",)
+"""Groups that older versions wrote into config.toml. They are ignored, so that old model and run folders still load."""
+
 
 class BadConfig(PicknetError):
-    """A config file or a `--set` that cannot be used."""
+    """A config file or a `--set` override that cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +33,14 @@ class VideoConfig:
 @dataclass(frozen=True)
 class TextConfig:
     min_count: int = 3
-    """Words seen less often become <unk>."""
+    """Words that occur less often become <unk>."""
     vocabulary_splits: tuple[str, ...] = ("train",)
     """The splits whose captions are counted; the paper's 5,491 words need ["train", "val", "test"]."""
     max_words: int = 30
-    """Longest caption written or learned from, without <eos>."""
+    """Maximum number of words of a caption, in training and in inference, without <eos>."""
     styles: bool = False
-    """Of several data sets the first is the one to learn, and validated on; captions of the others begin with a word of
-    their own, such as [msrvtt], so that the captioner can tell their style from the first's."""
+    """With several data sets: the first is the target and the only one validated on. Captions of each other data set
+    begin with a style word, such as [msrvtt], instead of <bos>, so that their style is learned separately."""
 
 
 @dataclass(frozen=True)
@@ -41,37 +48,37 @@ class ModelConfig:
     cnn: str = "resnet152"
     """efficientnet_lite0, efficientnet_lite2, or a timm model's name (with the timm extra)."""
     image_size: int = 224
-    """The CNN sees a picked frame as image_size × image_size pixels."""
+    """Picked frames are resized to image_size × image_size pixels for the CNN."""
     embedding_size: int = 512
-    """Size of the embeddings of features and of words."""
+    """Size of feature and word embeddings."""
     state_size: int = 1024
-    """Size of the LSTM's and the GRU's states."""
+    """Size of the LSTM and GRU states."""
     grid: int = 1
-    """A frame's features are one vector for each of grid × grid cells; 1: one vector a frame, as in the paper."""
+    """A frame has one feature vector for each of grid × grid cells; 1: one vector per frame, as in the paper."""
     attention_heads: int = 0
-    """Heads with which the decoder looks at the cells of picked frames; 0: it has v alone, as in the paper."""
+    """Attention heads of the decoder over the cells of picked frames; 0: no attention, v alone, as in the paper."""
     attention_hidden: int = 2048
-    """Size of the layer that turns what attention found into the next word."""
+    """Size of the hidden layer after attention."""
     tied_words: bool = False
-    """Whether words are written by the same matrix that they are read by."""
+    """Share the weights of the input embedding and the output layer."""
     picker: Literal["difference", "stride"] = "difference"
-    """The paper's policy on a difference of glances, or one that starts out as a steady stride."""
+    """difference: the paper's policy on the difference of two glances. stride: starts as a constant stride."""
     picker_hidden: int = 1024
     """Size of PickNet's hidden layer."""
     stride: float = 7.5
-    """The stride policy: how many frames lie between two picks, until it learns otherwise. This is its dial."""
+    """Stride policy: frames between two picks before training. This controls the number of picks."""
     first_pick: float = 2.0
-    """The stride policy: the frame it picks first, or half a stride into the video where that is earlier."""
+    """Stride policy: index of the first pick, or half a stride into the video if that is earlier."""
     output_gate: Literal["sigmoid", "tanh"] = "sigmoid"
-    """The encoder's output gate: tanh as arXiv v1 prints it, sigmoid as ECCV 2018 (an ordinary LSTM)."""
+    """The encoder's output gate: tanh as printed in arXiv v1, sigmoid as in ECCV 2018 (a standard LSTM)."""
     pick_threshold: float = 0.5
-    """A frame is picked in use when its probability is above this; 0.5 is the likelier action, as in the paper."""
+    """Inference picks a frame if its probability is above this; 0.5 is the likelier action, as in the paper."""
     max_gap: int = 0
-    """The difference policy: at the latest so many frames after a pick another is forced; 0: never, as in the paper."""
+    """Difference policy: maximum number of frames between two picks; 0: no maximum, as in the paper."""
     initial_pick_probability: float = 0.5
-    """The difference policy: how often it picks untrained; 0.5 is what a plain initialisation gives."""
+    """Difference policy: pick probability before training; 0.5 is what the default initialisation gives."""
     dropout: float = 0.5
-    """Dropout on the input and the output of the encoder and the decoder."""
+    """Dropout at the inputs and outputs of encoder and decoder."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +96,11 @@ class RewardConfig:
     max_picks_share: float = 1 / 3
     """N_max at the start, as a share of the frames (1/3 in arXiv v1, 1/2 in ECCV 2018)."""
     price: float = 0.0
-    """What each pick costs, off the reward."""
+    """Subtracted from the reward for each pick."""
     max_picks_floor: int = 7
     """τ: where the shrinking N_max stops."""
     shrink_share: float = 0.5
-    """N_max shrinks evenly over this share of the stage's epochs, then stays at τ."""
+    """N_max shrinks linearly over this share of the stage's epochs, then stays at τ."""
 
 
 @dataclass(frozen=True)
@@ -102,56 +109,53 @@ class CaptioningConfig:
     """An epoch visits every caption once."""
     learning_rate: float = 3e-4
     schedule: Literal["constant", "cosine"] = "constant"
-    """How the learning rate goes over the stage: as it is, or down to zero along half a cosine."""
+    """Learning rate over the stage: constant, or cosine decay to zero."""
     batch_size: int = 128
-    """Captions a batch."""
+    """Captions per batch."""
     captions_per_video: int = 1
-    """Captions of one clip that share one pass of its frames through the encoder."""
+    """Captions of one clip that share one encoder pass."""
     teacher_forcing_floor: float = 0.6
-    """Scheduled sampling: the true word is fed with probability max(floor, k / (k + exp(epoch / k)))."""
+    """Scheduled sampling: the true word is the input with probability max(floor, k / (k + exp(epoch / k)))."""
     teacher_forcing_k: float = 24.0
     label_smoothing: float = 0.0
     weight_decay: float = 0.0
     average: float = 0.0
-    """Decay of the moving average of the weights that is validated and kept; 0: none."""
+    """Decay of the exponential moving average of the weights, which is validated and kept; 0: no average."""
     keep: Literal["best", "last"] = "best"
-    """The epoch a stage ends with: the best one on the validation clips, or the last."""
+    """Which epoch's weights a stage ends with: the best on the validation clips, or the last."""
 
 
 @dataclass(frozen=True)
 class SupervisionConfig(CaptioningConfig):
     min_frames: int = 0
-    """0: the encoder reads all frames, as in the paper. n: random subsets of n frames up to max_frames."""
+    """0: the encoder reads all frames, as in the paper. n: random subsets of n to max_frames frames."""
     max_frames: int = 0
     cnn_learning_rate: float = 0.0
-    """The CNN learns too, at this rate; 0: it stays as ImageNet left it, as in the paper."""
+    """Learning rate of the CNN; 0: its ImageNet weights stay fixed, as in the paper."""
     frames_per_batch: int = 512
-    """Frames a batch, instead of batch_size, while the CNN learns."""
+    """Frames per batch, used instead of batch_size if the CNN is trained."""
     crop: float = 0.9375
-    """While it learns, the CNN sees random crops of this share of a frame's sides, mirrored half of the time."""
+    """If the CNN is trained: side of the random crops as a share of the frame's side; half of them are mirrored."""
     warmup_steps: int = 0
-    """The learning rates rise evenly over the first steps."""
+    """Number of steps of linear learning-rate warm-up."""
 
 
 @dataclass(frozen=True)
-class SamplingConfig:
+class ReinforcementConfig:
     epochs: int = 100
     """An epoch visits every clip once."""
     learning_rate: float = 3e-4
     schedule: Literal["constant", "cosine"] = "constant"
     batch_size: int = 128
-    """Clips a batch."""
+    """Clips per batch."""
     samples: int = 1
-    """Monte-Carlo samples of the picks, or in refinement of the sentence, of a clip."""
+    """Monte-Carlo samples of the picks of each clip."""
     weight_decay: float = 0.0
     average: float = 0.0
     keep: Literal["best", "last"] = "best"
-
-
-@dataclass(frozen=True)
-class ReinforcementConfig(SamplingConfig):
     baseline: Literal["greedy", "others"] = "greedy"
-    """What a sample's reward is held against: the greedy picks', as in the paper, or the clip's other samples'."""
+    """Baseline of a sample's reward: that of the greedy picks, as in the paper, or the mean of the clip's other
+    samples."""
 
 
 @dataclass(frozen=True)
@@ -160,23 +164,14 @@ class AdaptationConfig(CaptioningConfig):
 
 
 @dataclass(frozen=True)
-class RefinementConfig(SamplingConfig):
-    epochs: int = 0
-    """Not in the paper, so off unless asked for."""
-    learning_rate: float = 5e-5
-    samples: int = 5
-    """Sentences sampled for each clip."""
-
-
-@dataclass(frozen=True)
 class Config:
-    """All settings of a run. The defaults are the paper's; docs/paper.md says where it is silent."""
+    """All settings of a run. The defaults are the paper's; docs/paper.md lists what the paper leaves open."""
 
     seed: int = 0
     beam: int = 1
-    """Beam width when captioning: 1 is greedy, as in the paper."""
+    """Beam width in inference: 1 is greedy, as in the paper."""
     length_exponent: float = 0.7
-    """Sentences of a beam are compared by log-probability / length ** this; 0 favours short ones."""
+    """Beam search ranks captions by log-probability / length ** length_exponent; 0 favours short captions."""
     video: VideoConfig = field(default_factory=VideoConfig)
     text: TextConfig = field(default_factory=TextConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -184,7 +179,6 @@ class Config:
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
     reinforcement: ReinforcementConfig = field(default_factory=ReinforcementConfig)
     adaptation: AdaptationConfig = field(default_factory=AdaptationConfig)
-    refinement: RefinementConfig = field(default_factory=RefinementConfig)
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
@@ -216,18 +210,18 @@ class Config:
         ):
             _check_range(name, value, low, high)
         captioning = {"supervision": self.supervision, "adaptation": self.adaptation}
-        sampling = {"reinforcement": self.reinforcement, "refinement": self.refinement}
-        for name, stage in (captioning | sampling).items():
+        for name in STAGES:
+            stage = getattr(self, name)
             _check_range(f"{name}.epochs", stage.epochs, 0, 10**6)
             _check_range(f"{name}.batch_size", stage.batch_size, 1, 2**20)
             _check_range(f"{name}.learning_rate", stage.learning_rate, 0, 1)
             _check_range(f"{name}.weight_decay", stage.weight_decay, 0, 1)
             _check_range(f"{name}.average", stage.average, 0, 0.999999)
-        for name, taught in captioning.items():
-            _check_range(f"{name}.captions_per_video", taught.captions_per_video, 1, taught.batch_size)
-            _check_range(f"{name}.teacher_forcing_floor", taught.teacher_forcing_floor, 0, 1)
-            _check_range(f"{name}.teacher_forcing_k", taught.teacher_forcing_k, 1e-3, 1e6)
-            _check_range(f"{name}.label_smoothing", taught.label_smoothing, 0, 0.99)
+        for name, captions in captioning.items():
+            _check_range(f"{name}.captions_per_video", captions.captions_per_video, 1, captions.batch_size)
+            _check_range(f"{name}.teacher_forcing_floor", captions.teacher_forcing_floor, 0, 1)
+            _check_range(f"{name}.teacher_forcing_k", captions.teacher_forcing_k, 1e-3, 1e6)
+            _check_range(f"{name}.label_smoothing", captions.label_smoothing, 0, 0.99)
         supervision = self.supervision
         _check_range("supervision.cnn_learning_rate", supervision.cnn_learning_rate, 0, 1)
         most_frames = supervision.max_frames if supervision.min_frames else self.video.num_frames
@@ -238,31 +232,31 @@ class Config:
         if self.model.attention_heads and self.model.embedding_size % self.model.attention_heads:
             raise BadConfig(
                 f"model.attention_heads is {self.model.attention_heads}; "
-                f"possible: what divides model.embedding_size, {self.model.embedding_size}"
+                f"possible: divisors of model.embedding_size, {self.model.embedding_size}"
             )
+        # The mean of the other samples needs at least one other sample.
         least_samples = 1 if self.reinforcement.baseline == "greedy" else 2
         _check_range("reinforcement.samples", self.reinforcement.samples, least_samples, 1000)
-        # A sentence is weighed against the others of its clip, so there must be another.
-        _check_range("refinement.samples", self.refinement.samples, 2, 1000)
 
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """The config in a TOML file, with `name.key=value` overrides laid over it."""
+    """Read a config from a TOML file and apply `name.key=value` overrides."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise BadConfig(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise BadConfig(f"{path}: is not UTF-8 text (byte {error.start})") from error
+        raise BadConfig(f"{path}: not UTF-8 text (byte {error.start})") from error
     return parse_config(text, overrides, source=str(path))
 
 
 def parse_config(text: str, overrides: Iterable[str] = (), *, source: str = "config") -> Config:
-    """The config in TOML `text`; `source` names it in errors."""
+    """Read a config from TOML text and apply `name.key=value` overrides; errors call the text `source`."""
     try:
         settings = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise BadConfig(f"{source}: is not TOML ({error})") from error
+        raise BadConfig(f"{source}: not valid TOML ({error})") from error
+    settings = {name: value for name, value in settings.items() if name not in REMOVED_GROUPS}
     for override in overrides:
         name, equals, value = override.partition("=")
         if not equals:
@@ -279,14 +273,14 @@ def parse_config(text: str, overrides: Iterable[str] = (), *, source: str = "con
 
 
 def to_toml(config: Config) -> str:
-    """The config as TOML that `parse_config` reads back."""
+    """Write the config as TOML; `parse_config` reads it back unchanged."""
     lines: list[str] = []
     groups: list[tuple[str, Any]] = []
     for name, value in ((f.name, getattr(config, f.name)) for f in dataclasses.fields(config)):
         if dataclasses.is_dataclass(value):
             groups.append((name, value))
         else:
-            # A JSON scalar or list of scalars is TOML too.
+            # A JSON scalar or list of scalars is also valid TOML.
             lines.append(f"{name} = {json.dumps(value)}")
     for name, group in groups:
         lines += ["", f"[{name}]"]
@@ -295,11 +289,11 @@ def to_toml(config: Config) -> str:
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested table by dotted names, as in supervision.epochs."""
-    named: dict[str, Any] = {}
+    """Flatten a nested table to dotted names: {"supervision.epochs": 9, …}."""
+    flattened: dict[str, Any] = {}
     for key, value in table.items():
-        named |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return named
+        flattened |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flattened
 
 
 def _literal(value: str) -> Any:
@@ -329,14 +323,14 @@ def _build(kind: type[Any], settings: Mapping[str, Any], *, prefix: str, source:
 
 
 def _nearest(prefix: str, key: str, hints: Iterable[str]) -> str | None:
-    """The known setting that was most likely meant: in this group, or of this name in another one."""
+    """The most similar known setting in this group, or a setting of the same name in another group."""
     if near := difflib.get_close_matches(key, list(hints), n=1):
         return prefix + near[0]
     return next((name for name in _all_names() if name.rpartition(".")[2] == key), None)
 
 
 def _checked(value: Any, hint: Any, *, name: str, source: str) -> Any:
-    """`value` as the type `hint` asks for, or an error that says what was expected."""
+    """Check `value` against the type `hint`; an int is accepted for a float."""
     origin = typing.get_origin(hint)
     if origin is Literal:
         choices = typing.get_args(hint)

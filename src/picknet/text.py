@@ -1,7 +1,7 @@
-"""Words: one tokeniser for training and evaluation, and the vocabulary that numbers its words.
+"""The tokeniser that training and evaluation share, and the vocabulary that maps words to ids.
 
 The COCO evaluation code tokenises with Stanford's Java PTBTokenizer, lower-cases and drops punctuation. `tokenise` does
-the same without Java, so that the words a captioner learns are the words it is scored on.
+the same without Java, so that a captioner is trained on the same tokens it is scored on.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from picknet.errors import PicknetError
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIAL_WORDS = ("<pad>", "<bos>", "<eos>", "<unk>")
 NEVER_WRITTEN = [PAD, BOS, UNK]
-"""What no sentence of ours holds: a decoder's choice is made among the other words and <eos>."""
+"""Special words that are never part of a generated caption. See also `Vocabulary.never_written`."""
 
 
 class BadVocabulary(PicknetError):
-    """A words file is missing or is not the list of words it should be."""
+    """A words file is missing or malformed."""
 
 
 # --- Tokens -----------------------------------------------------------------------------------------------------------
 
-# Abbreviations keep their full stop. The Java code was asked about every word of up to four letters, every word of the
-# captions of MSVD, MSR-VTT, COCO and Flickr8k, and a few dozen longer abbreviations; it keeps the full stop of these.
+# Abbreviations that keep their full stop, found by running the Java code on every word of up to four letters, all words
+# in the captions of MSVD, MSR-VTT, COCO and Flickr8k, and a few dozen longer abbreviations.
 _ABBREVIATIONS = """
     adj adm adv al ala alex apr ariz assn assoc asst attys? aug ave bancorp bhd bldg blvd brig bros calif capt cf
     cie cmdr col? colo comdr conn corp cos cpl ct dak dec dept det drs? elec ens esq est etc ext feb fla fri ft ga
@@ -39,12 +39,12 @@ _ABBREVIATIONS = """
     profs? ptes? ptys? pvt rd reps? rev rt sens? sept? seq sfc sgt spc sq sr ste? supts? sys tel tenn thu thurs
     tues? univ va vs vt wed wisc? wm wyo
 """
-# These are words too, and abbreviate the name of a state only when capitalised.
+# These are also ordinary words; they abbreviate the name of a state only if capitalised.
 _STATES = "Ark Az Del Ill La Mass Miss Ore Pa Tex Wash"
-# These abbreviate only before a number: "no. 5".
+# Abbreviations only before a number: "no. 5".
 _NUMBERED = "art ca figs? nos? op pp prop"
-# A single letter keeps its full stop ("J. Smith") unless one of these begins the next sentence ("vitamin C. The"), or
-# the caption ends: there Java reads on into the next caption, which mostly begins with one of them.
+# A single letter keeps its full stop ("J. Smith") unless one of these words follows ("vitamin C. The") or the caption
+# ends: there the Java code reads on into the next caption, which usually begins with one of them.
 _SENTENCE_STARTS = """
     A About According After An As At But Earlier He Her Here However If In It Last Many More Now Once One Other Our She
     Since So Some Such That The Their Then There These They This We What When While Yet You
@@ -57,7 +57,7 @@ _SPLIT_WORDS = {
     "lemme": ["lem", "me"],
     "wanna": ["wan", "na"],
 }
-# The COCO code means to drop these names, but looks for them in capitals, when all is lower case already: they stay.
+# The COCO code intends to drop these names but compares them in capitals after lower-casing, so they stay.
 _BRACKETS = str.maketrans({"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"})
 _ASCII_FOR = str.maketrans(
     {"‘": "'", "’": "'", "“": '"', "”": '"', "–": " -- ", "—": " -- ", "…": " ... ", "\N{SOFT HYPHEN}": None}
@@ -69,13 +69,13 @@ def _any_of(words: str) -> str:
     return "|".join(words.split())
 
 
-# What is found is kept, what is not (commas, quotes, dashes) is dropped. The first reading that fits wins.
+# Matches are tokens; everything else (commas, quotes, dashes) is dropped. The first alternative that matches wins.
 _TOKEN = re.compile(
     r"""
     \s*(
-      [A-Za-z]+(?!\S)                                        # a word with nothing on to it: nearly all of them
-    | (?:https?://|www\.)[^\s"<>]+[^\s"<>.,!?;:')]           # addresses of pages,
-    | ALNUM[^\s"<>|()@]*@ALNUM(?:[\w.-]*ALNUM)?              # of people,
+      [A-Za-z]+(?!\S)                                        # a word followed by white space: nearly all of them
+    | (?:https?://|www\.)[^\s"<>]+[^\s"<>.,!?;:')]           # URLs,
+    | ALNUM[^\s"<>|()@]*@ALNUM(?:[\w.-]*ALNUM)?              # e-mail addresses,
     | @LETTER\w* | \#LETTER+                                 # handles and tags
     | </?[A-Za-z][^\s<>]*>
     | ALNUM+(?:-LETTER+){0,2}(?:/ALNUM+(?:-LETTER+){0,2}){1,2}   # and/or, 1/2
@@ -97,8 +97,8 @@ _TOKEN = re.compile(
     | LETTERALNUM*(?:[.!?]LETTERALNUM*)+                     # sits.under, where a space was forgotten
     | ALNUM+(?:_ALNUM+)*
     | [:;=][-']?[()\[\]DPdp|](?!LETTER)                      # =D
-    | [!?]{2,} | \*+ | _+                                    # alone, ! and ? are punctuation; in company they stay
-    | [^\w\s.,:;!?'"`\u200b-\u200f\ufeff\U00010000-\U0010ffff-]   # any other sign: %, &, $, /, ...
+    | [!?]{2,} | \*+ | _+                                    # a single ! or ? is punctuation, several are a token
+    | [^\w\s.,:;!?'"`\u200b-\u200f\ufeff\U00010000-\U0010ffff-]   # any other symbol: %, &, $, /, ...
     )"""
     .replace("SENTENCE_STARTS", _any_of(_SENTENCE_STARTS))
     .replace("ABBREVIATIONS", _any_of(_ABBREVIATIONS))
@@ -112,12 +112,12 @@ _PLAIN = re.compile(r"[A-Za-z ]*")
 
 
 def tokenise(caption: str) -> list[str]:
-    """The lower-case words of a caption, punctuation dropped, as the COCO evaluation code finds them.
+    """Split a caption into lower-case words without punctuation, exactly as the COCO evaluation code does.
 
     >>> tokenise("A man doesn't like the dog's T-shirt.")
     ['a', 'man', 'does', "n't", 'like', 'the', 'dog', "'s", 't-shirt']
     """
-    if _PLAIN.fullmatch(caption):  # most captions: nothing but words and spaces
+    if _PLAIN.fullmatch(caption):  # most captions are only words and spaces
         tokens = caption.lower().split()
     else:
         if not caption.isascii():
@@ -133,7 +133,7 @@ def tokenise(caption: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words a captioner knows; a word's id is its place in `words`."""
+    """The words of a captioner; a word's id is its index in `words`."""
 
     words: tuple[str, ...]
     """words[id]; the first four are `SPECIAL_WORDS`."""
@@ -141,19 +141,19 @@ class Vocabulary:
     def __post_init__(self) -> None:
         if self.words[: len(SPECIAL_WORDS)] != SPECIAL_WORDS:
             raise BadVocabulary(
-                f"a vocabulary begins with the words {' '.join(SPECIAL_WORDS)} "
+                f"a vocabulary must begin with the words {' '.join(SPECIAL_WORDS)} "
                 f"(got: {' '.join(self.words[: len(SPECIAL_WORDS)]) or 'nothing'})"
             )
         lines: dict[str, int] = {}
         for line, word in enumerate(self.words, start=1):
             if not word or word.split() != [word]:
-                raise BadVocabulary(f"line {line}: {word!r} is not a word (one word a line, no blanks)")
+                raise BadVocabulary(f"line {line}: {word!r} is not a word (expected one word per line, without spaces)")
             if lines.setdefault(word, line) != line:
-                raise BadVocabulary(f"line {line}: {word!r} stands on line {lines[word]} already (each word once)")
+                raise BadVocabulary(f"line {line}: {word!r} is already on line {lines[word]} (expected each word once)")
 
     @classmethod
     def from_captions(cls, captions: Iterable[Sequence[str]], *, min_count: int) -> Vocabulary:
-        """The words found at least `min_count` times in tokenised captions, by falling count, then by alphabet."""
+        """The words that occur at least `min_count` times in tokenised captions, by count, then alphabetically."""
         counts = Counter(word for caption in captions for word in caption if word not in SPECIAL_WORDS)
         kept = [word for word, count in counts.items() if count >= min_count]
         return cls((*SPECIAL_WORDS, *sorted(kept, key=lambda word: (-counts[word], word))))
@@ -162,11 +162,11 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, tokens: Sequence[str], *, max_words: int | None = None) -> list[int]:
-        """The ids of the first `max_words` tokens, `UNK` for an unknown one; `BOS` and `EOS` are not added."""
+        """The ids of the first `max_words` tokens, `UNK` for unknown ones; `BOS` and `EOS` are not added."""
         return [self._ids.get(token, UNK) for token in tokens[:max_words]]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The sentence that `ids` spell up to the first `EOS`; `PAD` and what a sentence begins with are skipped."""
+        """The caption up to the first `EOS`; `PAD`, `BOS` and style words are skipped."""
         words, skipped = [], {PAD, BOS, *self.styles.values()}
         for word_id in ids:
             if word_id == EOS:
@@ -176,12 +176,12 @@ class Vocabulary:
         return " ".join(words)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the words, one a line, in UTF-8."""
+        """Write one word per line as UTF-8."""
         files.write_text(path, "".join(f"{word}\n" for word in self.words))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Vocabulary:
-        """Read what `save` wrote."""
+        """Read a file written by `save`."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
@@ -195,19 +195,29 @@ class Vocabulary:
 
     @cached_property
     def styles(self) -> dict[str, int]:
-        """The words, such as [msrvtt], that a sentence may begin with instead of `BOS`, by their style's name.
+        """The ids of style words, by style: {"msrvtt": id of [msrvtt]}. A caption in a style begins with its style word
+        instead of `BOS`.
 
-        No token looks like that, since the tokeniser takes brackets apart.
+        The tokeniser never produces such a token, since it splits off brackets.
         """
         known = enumerate(self.words[len(SPECIAL_WORDS) :], start=len(SPECIAL_WORDS))
         return {word[1:-1]: word_id for word_id, word in known if re.fullmatch(r"\[\w+]", word)}
 
+    def first_word(self, style: str | None) -> int:
+        """The id that a caption in a style begins with; `BOS` without a style, or for one that is not in `styles`."""
+        return self.styles.get(style, BOS) if style else BOS
+
+    @cached_property
+    def never_written(self) -> list[int]:
+        """The ids that a generated caption never contains: `NEVER_WRITTEN` and all style words."""
+        return [*NEVER_WRITTEN, *self.styles.values()]
+
     def with_styles(self, names: Iterable[str]) -> Vocabulary:
-        """These words and, at the end, those that sentences of the styles begin with."""
+        """A copy with the style words of `names` added at the end."""
         return Vocabulary((*self.words, *(f"[{name}]" for name in names if name not in self.styles)))
 
     @cached_property
     def _ids(self) -> dict[str, int]:
-        # The special words are left out: a caption that happens to say "<eos>" has an unknown word there, not an end.
+        # Without the special words: "<eos>" in a caption is an unknown word, not an end.
         known = self.words[len(SPECIAL_WORDS) :]
         return {word: word_id for word_id, word in enumerate(known, start=len(SPECIAL_WORDS))}

@@ -7,154 +7,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command import Picknet, on_linux, subprocess_of
 
 from picknet.captioner import Caption
 from picknet.cli import main
-from picknet.cli.trainings import _TrainingWatch
-from picknet.data.split import DataFolder
 from picknet.picking.picker import Pick
 
 # --- report ---
 
 
-def test_report_writes_its_page_and_names_it(picknet: Picknet, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "metrics.csv").write_text("stage,epoch,loss,val_cider,val_picks\nsupervision,1,3.5,42.0,6.0\n")
-    code, out, err = picknet("report", run, "--out", tmp_path / "report")
-    assert (code, out, err) == (0, f"{tmp_path}/report/report.md\n", "")
-    assert "| supervision |    1 |          1 |  42.0 |" in (tmp_path / "report" / "report.md").read_text()
-    code, out, err = picknet("report", tmp_path, "--out", tmp_path / "other")
-    assert (code, out) == (1, "")
-    assert err.startswith(f"picknet: {tmp_path}: is not a run folder: none of origin.json")
-    assert err.startswith(f"picknet: {tmp_path}: is no run folder: it has none of origin.json")
-
-
-# --- train and export ---
-
-
-@pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What `picknet train` asked for; nothing is trained."""
-    asked: dict[str, Any] = {}
-
-    def train(config: Any, **rest: Any) -> Path:
-        asked.update(rest, config=config)
-        rest["seen"]("train", 1, 2)
-        rest["seen"]("train", 2, 2)
-        rest["note"]("2 clips of the train split, 1 missing")
-        rest["report"]("supervision", 1, 2, {"loss": 2.51, "val_cider": 31.25, "val_picks": 30.0, "best": 31.25})
-        return Path(rest["out"]) / "model"
-
-    monkeypatch.setattr("picknet.training.recipe.train", train)
-    return asked
-
-
-def test_train_hands_on_what_it_was_told_and_prints_a_line_an_epoch(
-    picknet: Picknet, tmp_path: Path, trained: dict[str, Any]
-) -> None:
-    config = tmp_path / "small.toml"
-    config.write_text("seed = 3\n")
-    code, out, err = picknet(
-        "train", config, "--data", tmp_path, "--out", "RUN", "--set", "reward.penalty=-2", "--set", "beam=4",
-        "--stage", "supervision", "--stage", "adaptation", "--device", "cpu", "--cache", "CACHE",
-    )  # fmt: skip
-    assert code == 0
-    assert (trained["config"].seed, trained["config"].reward.penalty, trained["config"].beam) == (3, -2.0, 4)
-    assert trained["data"] == (DataFolder("msvd", tmp_path),)
-    assert (trained["out"], trained["cache"]) == (Path("RUN"), Path("CACHE"))
-    assert trained["stages"] == ("supervision", "adaptation")
-    assert (trained["start"], trained["resume"], trained["device"]) == (None, False, "cpu")
-    assert (trained["fold"], trained["judges"]) == (None, ())
-    assert out.splitlines() == [
-        "train: 2 clips looked at",
-        "supervision 1/2: loss 2.51, val cider 31.25, val picks 30, best 31.25",
-        f"{Path('RUN') / 'model'}: trained; try picknet caption VIDEO --model RUN",
-    ]
-    assert err == "picknet: 2 clips of the train split, 1 missing\n"
-
-
-def test_fine_tuning_takes_the_models_own_settings_and_a_folder_of_ones_own(
-    picknet: Picknet, tmp_path: Path, model_folder: Path, trained: dict[str, Any]
-) -> None:
-    code, _, _ = picknet("train", "--from", model_folder, "--data", tmp_path, "--out", "RUN", "--set", "seed=7")
-    assert code == 0
-    assert (trained["data"], trained["start"]) == ((DataFolder("folder", tmp_path),), model_folder)
-    assert trained["stages"] == ("adaptation",)
-    assert (trained["config"].model.image_size, trained["config"].seed) == (64, 7)
-
-
-def test_train_takes_several_data_sets_a_fold_and_its_judges(
-    picknet: Picknet, tmp_path: Path, trained: dict[str, Any]
-) -> None:
-    config = tmp_path / "small.toml"
-    config.write_text("seed = 3\n")
-    for name in ("pictures", "videos"):
-        (tmp_path / name).mkdir()
-    code, _, _ = picknet(
-        "train", config, "--data", f"coco={tmp_path}/pictures", "--data", f"msrvtt={tmp_path}/videos", "--out", "RUN",
-        "--fold", "2/5", "--judge", "A", "--judge", "B",
-    )  # fmt: skip
-    assert code == 0
-    assert trained["data"] == (DataFolder("coco", tmp_path / "pictures"), DataFolder("msrvtt", tmp_path / "videos"))
-    assert (str(trained["fold"]), trained["judges"]) == ("2/5", [Path("A"), Path("B")])
-    code, _, err = picknet("train", config, "--data", tmp_path, "--out", "RUN", "--fold", "6/5")
-    assert (code, err) == (1, "picknet: --fold 6/5: expected as in 1/5, the first of five\n")
-
-
-def test_a_resumed_run_goes_on_with_its_own_settings(
-    picknet: Picknet, tmp_path: Path, trained: dict[str, Any]
-) -> None:
-    (tmp_path / "config.toml").write_text("seed = 11\n")
-    code, _, _ = picknet("train", "--data", tmp_path, "--out", tmp_path, "--resume")
-    assert (code, trained["resume"], trained["config"].seed) == (0, True, 11)
-
-
-def test_training_without_settings_is_a_usage_error(picknet: Picknet, tmp_path: Path) -> None:
-    code, _, err = picknet("train", "--data", tmp_path, "--out", "RUN")
-    assert code == 2
-    assert err == (
-        "picknet: which settings? Name a config file, as in configs/msvd.toml, or a model to go on from: --from\n"
-    )
-
-
-def test_an_unknown_setting_names_the_nearest_known_one(picknet: Picknet, tmp_path: Path) -> None:
-    config = tmp_path / "small.toml"
-    config.write_text("seed = 3\n")
-    code, _, err = picknet("train", config, "--data", tmp_path, "--out", "RUN", "--set", "reward.penality=-2")
-    assert code == 2
-    assert err == f"picknet: {config}: unknown setting 'reward.penality'; did you mean 'reward.penalty'?\n"
-
-
-def test_training_without_pytorch_says_what_to_install(tmp_path: Path) -> None:
-    (tmp_path / "small.toml").write_text("seed = 3\n")
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "from picknet.cli import main\n"
-        "main(['train', 'small.toml', '--data', '.', '--out', 'RUN'])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr == 'picknet: training needs torch, which is not installed; pip install "picknet[train]"\n'
-
-
-def test_export_lays_more_facts_over_the_card(
-    picknet: Picknet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def export_run(run: Path, out: Path) -> None:
-        out.mkdir()
-        (out / "card.json").write_text('{"stages": {}, "licence": "unknown"}')
-
-    monkeypatch.setattr("picknet.training.recipe.export_run", export_run)
-    (tmp_path / "facts.json").write_text('{"licence": "Apache-2.0"}')
-    out = tmp_path / "model"
-    code, printed, _ = picknet("export", "RUN", out, "--card", tmp_path / "facts.json")
-    assert (code, printed) == (0, f"{out}\n")
-    assert json.loads((out / "card.json").read_text()) == {"stages": {}, "licence": "Apache-2.0"}
 
 
 # --- info, help, version ---
@@ -426,20 +289,3 @@ def test_the_bar_of_many_videos_is_on_standard_error_and_only_for_people(
     assert (code, out) == (0, f"{clips / 'cat.mp4'}: a cat\n{clips / 'dog.mkv'}: a cat\n")
     assert "captioning" in err
     assert "2/2" in err
-
-
-def test_the_bar_of_a_training_shows_time_left_and_all_facts_in_80_columns(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("NO_COLOR", "1")
-    with _TrainingWatch() as watch:
-        for epoch in (1, 2):
-            facts = {"loss": 2.714, "reward": -0.123, "picks": 6.25, "val_cider": 61.75, "best_epoch": 7.0}
-            watch.report("reinforcement", epoch, 200, facts)
-    err = capsys.readouterr().err
-    for shown in ("reinforcement", "2/200", ":", "loss 2.714", "reward -0.123", "picks 6.25", "61.75"):
-        assert shown in err
-    assert "…" not in err

@@ -139,7 +139,7 @@ def test_the_picks_of_a_stride_policy_are_those_of_its_walk_in_training(attendin
 
 
 def test_an_encoder_step_is_that_of_the_pytorch_network(either, network):
-    from picknet.training.network import State as TorchState
+    from picknet.training.network import LSTMState as TorchState
 
     rng = np.random.default_rng(2)
     features = random_features(rng, either, 2)

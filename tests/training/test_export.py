@@ -1,6 +1,7 @@
-"""A model folder: what is written comes back, in PyTorch and through the graphs."""
+"""Model folders: written completely or not at all, and read back in PyTorch and by the runtime."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def either(request, small):
     return small[-1] if request.param == "the paper's" else request.getfixturevalue("attending_folder")
 
 
-def test_a_model_folder_brings_the_network_back(small):
+def test_a_model_folder_loads_as_the_same_network(small):
     network, vocabulary, config, folder = small
     again, words, settings = load_network(folder)
     assert (words.words, settings) == (vocabulary.words, config)
@@ -84,10 +85,10 @@ def test_weights_are_stored_once(either):
     assert graphs < 0.1 * (either / "weights.safetensors").stat().st_size
 
 
-def test_export_does_not_write_over_a_folder_that_is_no_model(small, tmp_path):
+def test_export_does_not_overwrite_a_folder_that_is_not_a_model(small, tmp_path):
     network, vocabulary, config, _ = small
     (tmp_path / "precious.txt").write_text("keep me")
-    with pytest.raises(UnwritableFile, match="is no model folder; name a new folder"):
+    with pytest.raises(UnwritableFile, match="exists and is not a model folder; choose a new folder"):
         export(network, vocabulary, config, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
@@ -100,3 +101,66 @@ def test_weights_that_do_not_fit_their_config_are_refused(small, tmp_path):
     (broken / "config.toml").write_text(config)
     with pytest.raises(BadModel, match=r"weights.safetensors: does not fit config.toml"):
         load_network(broken)
+
+
+@pytest.fixture
+def no_graphs(monkeypatch):
+    monkeypatch.setattr("picknet.training.export._export_graphs", lambda *_: None)
+
+
+@pytest.mark.usefixtures("no_graphs")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("failing", [1, 2])
+def test_an_export_that_is_interrupted_between_its_renames_keeps_the_old_model(
+    error, failing, small, tmp_path, monkeypatch
+):
+    network, vocabulary, config, _ = small
+    target = tmp_path / "model"
+    export(network, vocabulary, config, target, card={"version": 1})
+    rename, calls = Path.rename, []
+
+    def interrupted(self, to):
+        calls.append(to)
+        if len(calls) == failing:
+            raise error
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(UnwritableFile if error is OSError else KeyboardInterrupt):
+        export(network, vocabulary, config, target, card={"version": 2})
+    monkeypatch.undo()
+    assert (target / "card.json").read_text() == '{\n  "version": 1\n}\n'
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.usefixtures("no_graphs")
+def test_an_export_interrupted_after_its_renames_leaves_the_new_model(small, tmp_path, monkeypatch):
+    network, vocabulary, config, _ = small
+    target = tmp_path / "model"
+    export(network, vocabulary, config, target, card={"version": 1})
+    rename = Path.rename
+
+    def interrupted(self, to):
+        rename(self, to)
+        if to == target:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export(network, vocabulary, config, target, card={"version": 2})
+    monkeypatch.undo()
+    assert '"version": 2' in (target / "card.json").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.usefixtures("no_graphs")
+def test_replacing_a_model_named_with_a_dot_touches_no_other_folder(small, tmp_path):
+    network, vocabulary, config, _ = small
+    target, other = tmp_path / "v1.2", tmp_path / ".v1.old"
+    other.mkdir()
+    (other / "precious.txt").write_text("keep me")
+    for version in (1, 2):
+        export(network, vocabulary, config, target, card={"version": version})
+    assert '"version": 2' in (target / "card.json").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".v1.old", "v1.2"]
+    assert (other / "precious.txt").read_text() == "keep me"

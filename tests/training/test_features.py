@@ -1,4 +1,4 @@
-"""What the network sees of a split: features made once and kept, or pixels looked at anew in random crops."""
+"""The frames of a split: features that are extracted once, or pixels with random crops."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from clips import write_clip
+from PIL import Image
 
 from picknet.config import parse_config
 from picknet.data.split import Clip, Split
-from picknet.training.features import BareSplit, Crop, SeenSplit, see
-from picknet.training.network import CNN
-from picknet.training.pixels import store
+from picknet.training.cnn import CNN
+from picknet.training.features import Crop, FeatureSplit, PixelSplit, extract_features
 
 CONFIG = parse_config(
     """
@@ -45,42 +45,57 @@ def cnn() -> CNN:
 
 
 def test_every_frame_of_a_clip_has_a_feature_for_each_cell(split, cnn, tmp_path):
-    seen = see(split, cnn, CONFIG, cache=tmp_path)
-    assert seen.features.shape == (3, 4, 4, 1280)
-    assert seen.counts.tolist() == [4, 3, 1]
-    assert not seen.features[1, 3:].any()
-    assert not seen.features[2, 1:].any()
+    found = extract_features(split, cnn, CONFIG, cache=tmp_path)
+    assert found.features.shape == (3, 4, 4, 1280)
+    assert found.counts.tolist() == [4, 3, 1]
+    assert not found.features[1, 3:].any()
+    assert not found.features[2, 1:].any()
 
 
-def test_features_are_extracted_once_and_anew_when_a_setting_changes(split, cnn, tmp_path):
-    first = see(split, cnn, CONFIG, cache=tmp_path)
+def test_features_are_extracted_once_and_again_if_a_setting_changes(split, cnn, tmp_path):
+    first = extract_features(split, cnn, CONFIG, cache=tmp_path)
     written = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert len(written) == 3
-    again = see(split, cnn, CONFIG, cache=tmp_path)
+    again = extract_features(split, cnn, CONFIG, cache=tmp_path)
     assert torch.equal(first.features, again.features)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == written
     larger = replace(CONFIG, model=replace(CONFIG.model, image_size=128))
-    other = see(split, cnn, larger, cache=tmp_path)
+    other = extract_features(split, cnn, larger, cache=tmp_path)
     assert len(list(tmp_path.iterdir())) == 6
     assert not torch.equal(first.features, other.features)
     coarse = replace(CONFIG, model=replace(CONFIG.model, grid=1))
-    whole = see(split, CNN(coarse.model).eval(), coarse, cache=tmp_path)
+    whole = extract_features(split, CNN(coarse.model).eval(), coarse, cache=tmp_path)
     assert len(list(tmp_path.iterdir())) == 9
     torch.testing.assert_close(whole.features[:, :, 0].float(), first.features.float().mean(2), atol=5e-3, rtol=5e-3)
 
 
-def test_a_damaged_cache_file_is_made_anew(split, cnn, tmp_path):
-    first = see(split, cnn, CONFIG, cache=tmp_path)
+def test_a_damaged_cache_file_is_replaced(split, cnn, tmp_path):
+    first = extract_features(split, cnn, CONFIG, cache=tmp_path)
     for path in tmp_path.iterdir():
         path.write_bytes(path.read_bytes()[:100])
-    assert torch.equal(see(split, cnn, CONFIG, cache=tmp_path).features, first.features)
+    assert torch.equal(extract_features(split, cnn, CONFIG, cache=tmp_path).features, first.features)
 
 
-def test_picked_features_are_gathered_from_those_that_are_kept():
+def test_clips_are_cached_by_their_path(cnn, tmp_path):
+    """Two files of one name, size and time in two folders are two clips."""
+    from shutil import copystat
+
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    one, two = (Clip("clip", tmp_path / folder / "clip.bmp", ("a box",)) for folder in ("one", "two"))
+    for clip, grey in ((one, 0), (two, 255)):
+        Image.new("RGB", (64, 64), (grey,) * 3).save(clip.path)
+    copystat(one.path, two.path)
+    splits = [Split("folder", "val", (clip,), ()) for clip in (one, two)]
+    first, second = (extract_features(each, cnn, CONFIG, cache=tmp_path / "cache") for each in splits)
+    assert not torch.equal(first.glances, second.glances)
+
+
+def test_picked_features_are_gathered_from_extracted_features():
     features = torch.arange(24.0).view(2, 3, 2, 2).half()
-    seen = SeenSplit((), torch.zeros(2, 3, 56, 56, dtype=torch.uint8), features, torch.tensor([3, 2]), ())
+    split = FeatureSplit((), torch.zeros(2, 3, 56, 56, dtype=torch.uint8), features, torch.tensor([3, 2]), ())
     picked = torch.tensor([[True, False, True], [False, True, False]])
-    found, counts = seen.picked(None, torch.tensor([0, 1]), picked)
+    found, counts = split.picked_features(None, torch.tensor([0, 1]), picked)
     assert found.dtype == torch.float32
     assert found[0].tolist() == [[[0, 1], [2, 3]], [[8, 9], [10, 11]]]
     assert found[1, 0].tolist() == [[16, 17], [18, 19]]
@@ -90,11 +105,11 @@ def test_picked_features_are_gathered_from_those_that_are_kept():
 # --- Pixels ---
 
 
-def bare(counts: list[int], *, size: int = 64, firsts: list[int] | None = None) -> BareSplit:
+def pixel_split(counts: list[int], *, size: int = 64, firsts: list[int] | None = None) -> PixelSplit:
     """Clips of noise, whose frames stand one after the other unless `firsts` says otherwise."""
     generator = torch.Generator().manual_seed(0)
     firsts = firsts or [sum(counts[:i]) for i in range(len(counts))]
-    return BareSplit(
+    return PixelSplit(
         clips=tuple(Clip(f"clip{i}", Path(f"clip{i}.mp4"), ("noise",)) for i in range(len(counts))),
         frames=torch.randint(0, 256, (sum(counts), size, size, 3), dtype=torch.uint8, generator=generator),
         glances=torch.randint(0, 256, (sum(counts), 56, 56), dtype=torch.uint8, generator=generator),
@@ -109,10 +124,10 @@ def itself(pixels: torch.Tensor) -> torch.Tensor:
     return pixels.flatten(1)[:, None].float()
 
 
-def test_picked_frames_are_what_the_cnn_makes_of_them(cnn):
-    split = bare([3, 2], firsts=[2, 0])  # the second clip's frames come first
+def test_picked_features_are_the_cnns_output_for_the_picked_frames(cnn):
+    split = pixel_split([3, 2], firsts=[2, 0])  # the second clip's frames come first
     picked = torch.tensor([[False, True, False], [True, False, True], [True, True, False]])
-    features, counts = split.picked(cnn, torch.tensor([1, 0, 0]), picked)
+    features, counts = split.picked_features(cnn, torch.tensor([1, 0, 0]), picked)
     assert counts.tolist() == [1, 2, 2]
     with torch.inference_mode():
         one, two, three, four = cnn(split.frames[[1, 2, 4, 3]])
@@ -122,11 +137,10 @@ def test_picked_frames_are_what_the_cnn_makes_of_them(cnn):
     assert not features.requires_grad
 
 
-def test_a_cnn_that_has_stopped_learning_sees_the_same_in_pixels_as_in_videos(split, cnn, tmp_path):
-    stored = store(split, num_frames=4, size=64, cache=tmp_path / "pixels", workers=1)
-    arrays = (stored.frames, stored.glances, stored.firsts, stored.counts)
-    found = BareSplit(stored.clips, *(torch.from_numpy(array.copy()) for array in arrays), ()).seen(cnn, 4)
-    expected = see(split, cnn, CONFIG, cache=tmp_path / "features")
+def test_features_of_pixels_are_those_of_videos(split, cnn, tmp_path):
+    pixels = PixelSplit.load(split, CONFIG, cache=tmp_path / "pixels", device=torch.device("cpu"))
+    found = pixels.extract_features(cnn, 4)
+    expected = extract_features(split, cnn, CONFIG, cache=tmp_path / "features")
     assert found.clips == expected.clips
     assert torch.equal(found.counts, expected.counts)
     assert torch.equal(found.glances, expected.glances)
@@ -149,11 +163,11 @@ def window_of(crop: np.ndarray, frame: np.ndarray) -> tuple[int, int, bool]:
     return found[0]
 
 
-def test_a_crop_is_a_window_of_the_frame_mirrored_or_not_and_the_same_for_all_frames_of_a_clip():
-    split = bare([3] * 40, size=10)
+def test_all_frames_of_a_clip_have_the_same_crop_mirrored_or_not():
+    split = pixel_split([3] * 40, size=10)
     split = replace(split, crop=Crop(8, torch.Generator().manual_seed(1), frames_per_batch=1))
     picked = torch.tensor([True, False, True]).expand(40, 3)
-    features, _ = split.picked(itself, torch.arange(40), picked)
+    features, _ = split.picked_features(itself, torch.arange(40), picked)
     frames = split.frames.view(40, 3, 10, 10, 3).numpy()
     windows = []
     for clip in range(40):
@@ -167,8 +181,8 @@ def test_a_crop_is_a_window_of_the_frame_mirrored_or_not_and_the_same_for_all_fr
     assert min(*tops, *lefts, *mirrored) >= 5
 
 
-def test_the_cnn_is_always_given_as_many_frames_but_never_too_few():
-    split, sizes = bare([2, 3, 1], size=10), []
+def test_small_batches_are_filled_up_to_frames_per_batch():
+    split, sizes = pixel_split([2, 3, 1], size=10), []
 
     def counted(pixels: torch.Tensor) -> torch.Tensor:
         sizes.append(len(pixels))
@@ -178,7 +192,7 @@ def test_the_cnn_is_always_given_as_many_frames_but_never_too_few():
     found = {}
     for frames_per_batch in (4, 6, 16):
         crop = Crop(9, torch.Generator().manual_seed(2), frames_per_batch)
-        found[frames_per_batch] = replace(split, crop=crop).picked(counted, torch.arange(3), everything)[0]
+        found[frames_per_batch] = replace(split, crop=crop).picked_features(counted, torch.arange(3), everything)[0]
     assert sizes == [6, 6, 16]
     assert found[16].shape == (3, 3, 1, 9 * 9 * 3)
     # What is added to fill up the batch is not to be seen.
@@ -187,11 +201,11 @@ def test_the_cnn_is_always_given_as_many_frames_but_never_too_few():
     assert not found[16][2, 1:].any()
 
 
-def test_a_cnn_learns_from_crops_alone(cnn):
-    split = bare([2, 1], size=68)
+def test_crops_have_gradients(cnn):
+    split = pixel_split([2, 1], size=68)
     everything = torch.arange(2) < split.counts[:, None]
     cropped = replace(split, crop=Crop(64, torch.Generator(), frames_per_batch=3))
-    features, _ = cropped.picked(cnn, torch.arange(2), everything)
+    features, _ = cropped.picked_features(cnn, torch.arange(2), everything)
     assert features.shape == (2, 2, 4, 1280)
     weight = cnn.body.network._conv_stem.weight
     (gradient,) = torch.autograd.grad(features.sum(), weight)

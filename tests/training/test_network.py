@@ -13,19 +13,18 @@ import torch
 
 from picknet.config import ModelConfig
 from picknet.text import BOS, EOS, PAD, UNK
+from picknet.training.cnn import CNN, UnknownCNN
 from picknet.training.network import (
-    CNN,
     DROP,
     PICK,
     Attention,
     Decoder,
     Encoder,
+    LSTMState,
     Memory,
     Network,
     PickNet,
-    State,
     StridePickNet,
-    UnknownCNN,
     gather_picked,
 )
 
@@ -74,7 +73,7 @@ def test_picknet_has_the_papers_size():
     assert picknet.decide.weight.shape == (2, 1024)
 
 
-def test_picknet_starts_out_picking_as_often_as_asked():
+def test_picknet_starts_with_the_initial_pick_probability():
     config = ModelConfig(picker_hidden=7, initial_pick_probability=0.2)
     picknet = PickNet(config)
     torch.nn.init.zeros_(picknet.decide.weight)
@@ -86,7 +85,7 @@ def test_picknet_starts_out_picking_as_often_as_asked():
     assert log_odds == pytest.approx(math.log(0.2 / 0.8), abs=2 / math.sqrt(7))
 
 
-def test_the_walk_picks_the_first_frame_by_force_and_compares_with_the_last_picked_glance():
+def test_the_first_frame_is_always_picked_and_others_are_compared_with_the_last_pick():
     picknet = PickNet(SMALL)
     clip = glances(1, 8)
     walk = picknet.walk(clip, torch.tensor([8]))
@@ -101,7 +100,7 @@ def test_the_walk_picks_the_first_frame_by_force_and_compares_with_the_last_pick
     assert walk.log_probability.item() == pytest.approx(log_probability, abs=1e-4)
 
 
-def test_frames_a_short_clip_does_not_have_are_never_picked_and_cost_nothing():
+def test_padding_of_a_short_clip_is_never_picked_and_not_part_of_the_loss():
     picknet = PickNet(SMALL)
     clip = glances(1, 8)
     short = picknet.walk(clip[:, :3], torch.tensor([3]), generator=torch.Generator().manual_seed(1))
@@ -111,7 +110,7 @@ def test_frames_a_short_clip_does_not_have_are_never_picked_and_cost_nothing():
     assert padded.log_probability.item() == pytest.approx(short.log_probability.item())
 
 
-def test_a_pick_forced_by_the_greatest_gap_is_no_part_of_the_loss():
+def test_a_pick_forced_by_max_gap_is_not_part_of_the_loss():
     config = replace(SMALL, max_gap=3)
     picknet = PickNet(config)
     torch.nn.init.zeros_(picknet.decide.weight)
@@ -137,13 +136,13 @@ def test_sampled_picks_follow_the_policy():
 STRIDE = replace(SMALL, picker="stride", stride=7.5, first_pick=30.0)
 
 
-def taught(picknet):
+def trained_policy(picknet):
     """A stride policy that has learned something: its last layer, at first zero, is not."""
     torch.nn.init.normal_(picknet.decide.weight, std=20.0)
     return picknet
 
 
-def test_an_untrained_stride_policy_picks_at_a_steady_stride_from_half_a_stride_on():
+def test_an_untrained_stride_policy_picks_at_a_constant_stride_from_half_a_stride_on():
     # The clock starts at 1 + 7.5 / 2 = 4.75 and is above 7.5 at frame 3, where it reads 7.75. The 0.25 go over, so
     # that it reads 8.25 at frame 11, whose 0.75 go over to 7.75 at frame 18, and so on: 8 and 7 frames by turns.
     walk = StridePickNet(STRIDE).walk(glances(2, 30), torch.tensor([30, 14]))
@@ -165,7 +164,7 @@ def test_the_log_probability_of_a_stride_walk_is_that_of_its_clock():
     assert walk.log_probability.item() == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_last_frame_is_forced_where_nothing_was_picked_and_is_no_part_of_the_loss():
+def test_the_last_frame_is_forced_if_nothing_was_picked_and_is_not_part_of_the_loss():
     picknet = StridePickNet(STRIDE)
     walk = picknet.walk(glances(3, 6), torch.tensor([3, 1, 6]))
     # Three frames wait 4.75, 5.75 and 6.75 frames: none is above 7.5. The third clip picks frame 3 by itself.
@@ -174,7 +173,7 @@ def test_the_last_frame_is_forced_where_nothing_was_picked_and_is_no_part_of_the
     assert walk.log_probability[:2].tolist() == pytest.approx([expected, 0.0], abs=1e-5)
 
 
-def test_a_stride_policy_knows_no_greatest_gap_as_its_picker_in_use_knows_none():
+def test_the_stride_policy_ignores_max_gap():
     clip = glances(1, 30)
     walks = [StridePickNet(replace(STRIDE, max_gap=gap)).walk(clip, torch.tensor([30])) for gap in (0, 2)]
     assert torch.equal(walks[0].picked, walks[1].picked)
@@ -187,7 +186,7 @@ def convolved(maps, weight, bias):
 
 
 def test_the_stride_policy_is_a_small_convolution_of_the_glance_and_the_last_picked_one_beside_a_clock():
-    picknet = taught(StridePickNet(STRIDE))
+    picknet = trained_policy(StridePickNet(STRIDE))
     w = arrays(picknet)
     now, last, waits = glances(3), glances(3), torch.tensor([0.1, 0.9, 2.0])
 
@@ -207,7 +206,7 @@ def test_the_stride_policy_is_a_small_convolution_of_the_glance_and_the_last_pic
 
 
 def test_a_stride_walk_compares_with_the_last_picked_glance_and_before_it_with_the_first():
-    picknet = taught(StridePickNet(STRIDE))
+    picknet = trained_policy(StridePickNet(STRIDE))
     clip = (glances(1, 30) * torch.rand(1, 30, 1, 1)).to(torch.uint8)  # lighter and darker
     walk = picknet.walk(clip, torch.tensor([30]))
     template, gap, picked, log_probability = clip[:, 0], 1 + 7.5 / 2, [], 0.0
@@ -223,7 +222,7 @@ def test_a_stride_walk_compares_with_the_last_picked_glance_and_before_it_with_t
     assert walk.log_probability.item() == pytest.approx(log_probability, abs=1e-3)
 
 
-def test_a_stride_policy_learns_from_its_first_step_on():
+def test_the_first_step_of_a_stride_policy_has_gradients():
     picknet = StridePickNet(STRIDE)
     walk = picknet.walk(glances(2, 12), torch.tensor([12, 12]), generator=torch.Generator().manual_seed(0))
     walk.log_probability.sum().backward()
@@ -232,7 +231,7 @@ def test_a_stride_policy_learns_from_its_first_step_on():
 
 
 @pytest.mark.parametrize("kind", [PickNet, StridePickNet])
-def test_the_walks_of_a_clip_stand_together(kind):
+def test_the_walks_of_a_clip_are_consecutive(kind):
     picknet = kind(STRIDE)
     clips, counts = glances(2, 9), torch.tensor([9, 4])
     walk = picknet.walk(clips, counts, samples=3, generator=torch.Generator().manual_seed(0))
@@ -246,7 +245,7 @@ def test_the_walks_of_a_clip_stand_together(kind):
     torch.testing.assert_close(walk.log_probability, again.log_probability)
 
 
-def test_the_network_has_the_picker_that_is_asked_for():
+def test_the_network_has_the_picker_of_its_config():
     pickers = [Network(replace(SMALL, picker=name), 5, pretrained=False).picknet for name in ("difference", "stride")]
     assert [type(picker) for picker in pickers] == [PickNet, StridePickNet]
 
@@ -438,10 +437,45 @@ def test_teacher_forcing_gives_the_logits_of_single_steps(config):
 def test_scheduled_sampling_feeds_back_the_decoders_own_word(config):
     decoder, memory = Decoder(config, num_words=9), remembered(config)
     words = torch.tensor([[BOS, 4, 5], [BOS, 6, 7]])
-    own = decoder(memory, words)[:, 0].argmax(-1)
-    fed = decoder(memory, words, feed_back=(False, True, False))
-    given = decoder(memory, torch.stack([words[:, 0], own, words[:, 2]], dim=1))
-    torch.testing.assert_close(fed, given)
+    logits = decoder(memory, words)[:, 0]
+    logits[:, [PAD, BOS, UNK]] = -torch.inf
+    likeliest = logits.argmax(-1)
+    fed_back = decoder(memory, words, feed_back=(False, True, False))
+    expected = decoder(memory, torch.stack([words[:, 0], likeliest, words[:, 2]], dim=1))
+    torch.testing.assert_close(fed_back, expected)
+
+
+def test_scheduled_sampling_never_feeds_back_a_word_that_is_never_written():
+    decoder, memory = Decoder(SMALL, num_words=9), video_alone(torch.randn(20, 5))
+    never_written = [PAD, BOS, UNK, 8]
+    with torch.no_grad():
+        decoder.output.weight[never_written] *= 10  # so that these words are likely
+    words = torch.tensor([[BOS, 4, 6]]).expand(20, -1)
+
+    def fed_back(*excluded):
+        inputs = []
+        hook = decoder.embed.register_forward_hook(lambda module, given, result: inputs.append(given[0]))
+        decoder(memory, words, feed_back=(False, True, True), never_written=excluded)
+        hook.remove()
+        return set(torch.stack(inputs[1:]).flatten().tolist())  # the first call embeds the true words
+
+    assert fed_back() & set(never_written)
+    assert not fed_back(*never_written) & set(never_written)
+
+
+def test_greedy_captions_begin_with_their_first_words_and_contain_no_style_word():
+    decoder = Decoder(SMALL, num_words=9)
+    with torch.no_grad():
+        decoder.embed.weight.mul_(20)
+    memory = video_alone(torch.randn(1, 5).expand(2, -1) * 3)
+    words = decoder.write(memory, max_words=6, first_words=torch.tensor([BOS, 8]), never_written=[PAD, BOS, UNK, 8])
+    for row, first in zip(words, (BOS, 8), strict=True):
+        alone = decoder.write(Memory(*(part[:1] for part in memory)), max_words=6, first_words=torch.tensor([first]))
+        assert 8 not in row.tolist()
+        if 8 not in alone.tolist()[0]:
+            length = alone.shape[1]
+            assert row[:length].tolist() == alone[0].tolist()
+    assert words[0].tolist() != words[1].tolist()
 
 
 @with_and_without_attention
@@ -468,7 +502,7 @@ def test_greedy_words_end_at_eos_and_are_never_pad_bos_or_unk():
     assert len({tuple(row) for row in words.tolist()}) > 1
 
 
-def test_picked_features_come_to_the_front_in_order():
+def test_picked_features_are_gathered_in_order():
     features = torch.arange(8.0).view(2, 4, 1)
     picked = torch.tensor([[True, False, True, True], [False, True, False, False]])
     gathered, counts = gather_picked(features, picked)
@@ -490,7 +524,7 @@ def test_the_gradient_of_reinforce_is_p_minus_the_action_times_the_advantage():
     np.testing.assert_allclose(logits.grad.numpy(), advantage * (p - np.array([0.0, 1.0])), atol=1e-6)
 
 
-def test_an_unknown_cnn_is_named_with_what_is_possible():
+def test_an_unknown_cnn_is_an_error():
     with pytest.raises(UnknownCNN, match=r"model.cnn is 'resnet_152'.*"):
         CNN(ModelConfig(cnn="resnet_152"))
 
@@ -516,10 +550,10 @@ def test_other_networks_come_from_timm_with_their_own_normalisation(monkeypatch)
     pixels = torch.tensor([0, 255, 51], dtype=torch.uint8).expand(1, 8, 8, 3)
     # (x/255 − 0.5) / 0.25 for x = 0, 255, 51
     torch.testing.assert_close(cnn(pixels), torch.tensor([[[-2.0, 2.0, -1.2]]]))
-    with pytest.raises(UnknownCNN, match=r"'resnet', which timm does not know \(near: resnet152\)"):
+    with pytest.raises(UnknownCNN, match=r"'resnet', which timm does not know \(similar: resnet152\)"):
         CNN(ModelConfig(cnn="resnet"))
     monkeypatch.setattr(Network, "forward_features", lambda self, images: images.flatten(2))  # as a transformer does
-    with pytest.raises(UnknownCNN, match=r"model.cnn: Network gives no map of features; possible: convolutional"):
+    with pytest.raises(UnknownCNN, match=r"model.cnn: Network has no feature map; possible: convolutional"):
         cnn(pixels)
 
 
@@ -536,8 +570,8 @@ def test_a_cell_is_the_mean_of_its_part_of_the_feature_map_row_by_row():
 def test_a_grid_that_does_not_divide_the_feature_map_is_refused():
     cnn = CNN(replace(SMALL, grid=3), pretrained=False).eval()
     expected = (
-        "model.grid is 3, but the CNN's map of features is 2 × 2: "
-        "possible is what divides both; another model.image_size or supervision.crop gives another map"
+        "model.grid is 3, but the CNN's feature map is 2 × 2, and the grid must divide both; "
+        "model.image_size and supervision.crop change the size of the map"
     )
     with pytest.raises(UnknownCNN) as caught:
         cnn(torch.zeros(1, 64, 64, 3, dtype=torch.uint8))
@@ -554,8 +588,8 @@ def test_the_cnn_has_imagenet_weights_and_1280_features(name):
     assert cnn.body.network._bn1.running_var.std() > 0.01
 
 
-def test_the_encoder_starts_with_nothing_in_memory():
+def test_the_encoder_starts_with_zeros():
     start = Encoder(SMALL, feature_size=4).start(2)
-    assert isinstance(start, State)
+    assert isinstance(start, LSTMState)
     assert not start.h.any()
     assert not start.c.any()

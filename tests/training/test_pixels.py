@@ -1,11 +1,11 @@
-"""The frames of a split as bytes, decoded by several processes into one file."""
+"""The frames of a split as bytes in one file, decoded by several processes."""
 
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import clips
@@ -18,10 +18,11 @@ from picknet.data import BadData
 from picknet.data.split import Clip, Missing, Split
 from picknet.files import UnwritableFile
 from picknet.training import pixels
-from picknet.training.pixels import FailedWorker, PixelSplit, store
+from picknet.training.pixels import PixelFile, store_pixels
 from picknet.video.file import Video
 from picknet.video.frame import Frame
 from picknet.video.pictures import read_picture
+from picknet.workers import LostProcess
 
 SIZE = 64
 ABSENT = Missing("absent", "no video named absent")
@@ -37,7 +38,7 @@ def paint(path: Path, number: int) -> Path:
     return path
 
 
-def frames_of(stored: PixelSplit, name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def frames_of(stored: PixelFile, name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """The frames and the glances of one clip."""
     i = [clip.name for clip in stored.clips].index(name)
     rows = slice(stored.firsts[i], stored.firsts[i] + stored.counts[i])
@@ -71,11 +72,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stored(mixed: Split, cache: Path) -> PixelSplit:
-    return store(mixed, num_frames=6, size=SIZE, cache=cache, workers=2)
+def stored(mixed: Split, cache: Path) -> PixelFile:
+    return store_pixels(mixed, num_frames=6, size=SIZE, cache=cache, jobs=2)
 
 
-def test_a_video_gives_frames_at_even_distances_and_a_picture_gives_itself(stored: PixelSplit) -> None:
+def test_a_video_gives_frames_at_even_distances_and_a_picture_gives_itself(stored: PixelFile) -> None:
     # 60 frames in 6 parts of ten: the middle of each. A video of 3 gives its 3.
     for name, numbers in {"long": [5, 15, 25, 35, 45, 55], "short": [0, 1, 2], "seven": [7]}.items():
         frames, glances = frames_of(stored, name)
@@ -85,7 +86,7 @@ def test_a_video_gives_frames_at_even_distances_and_a_picture_gives_itself(store
         assert clips.number_of(frames_of(stored, f"picture{number}")[0][0]) == number
 
 
-def test_the_bytes_are_those_of_frame_and_picture(stored: PixelSplit, mixed: Split) -> None:
+def test_the_bytes_are_those_of_frame_and_picture(stored: PixelFile, mixed: Split) -> None:
     paths = {clip.name: clip.path for clip in mixed.clips}
     for name in ("long", "turned"):
         with Video(paths[name]) as video:
@@ -99,7 +100,7 @@ def test_the_bytes_are_those_of_frame_and_picture(stored: PixelSplit, mixed: Spl
     np.testing.assert_array_equal(glances, [Frame.from_pixels(picture, index=0, seconds=0.0).glance()])
 
 
-def test_the_file_has_no_gaps_and_cannot_be_written_to(stored: PixelSplit) -> None:
+def test_the_file_has_no_unused_rows_and_is_read_only(stored: PixelFile) -> None:
     num_frames = 6 + 1 + 3 + 5 + 80
     assert (stored.frames.shape, stored.frames.dtype) == ((num_frames, SIZE, SIZE, 3), "uint8")
     assert (stored.glances.shape, stored.glances.dtype) == ((num_frames, 56, 56), "uint8")
@@ -112,7 +113,7 @@ def test_the_file_has_no_gaps_and_cannot_be_written_to(stored: PixelSplit) -> No
         stored.frames[0] = 0
 
 
-def test_what_cannot_be_read_is_missing_with_the_reason(stored: PixelSplit, mixed: Split) -> None:
+def test_unreadable_clips_are_missing_with_the_reason(stored: PixelFile, mixed: Split) -> None:
     assert [clip.name for clip in stored.clips[:4]] == ["long", "seven", "short", "turned"]
     folder = mixed.clips[0].path.parent
     absent, text, empty, cut, gone = stored.missing
@@ -124,19 +125,19 @@ def test_what_cannot_be_read_is_missing_with_the_reason(stored: PixelSplit, mixe
 
 
 def test_a_second_call_reads_the_file_and_decodes_nothing(
-    stored: PixelSplit, mixed: Split, cache: Path, monkeypatch: pytest.MonkeyPatch
+    stored: PixelFile, mixed: Split, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [path.suffix for path in cache.iterdir()] == [".pixels"]
     monkeypatch.delattr(pixels, "_decode")
-    ticks: list[int] = []
-    again = store(mixed, num_frames=6, size=SIZE, cache=cache, tick=lambda: ticks.append(1))
-    assert len(ticks) == len(mixed.clips)
+    calls: list[int] = []
+    again = store_pixels(mixed, num_frames=6, size=SIZE, cache=cache, on_clip=lambda: calls.append(1))
+    assert len(calls) == len(mixed.clips)
     assert (again.clips, again.missing) == (stored.clips, stored.missing)
     for name in ("frames", "glances", "firsts", "counts"):
         np.testing.assert_array_equal(getattr(again, name), getattr(stored, name))
 
 
-def test_whatever_decides_the_content_decides_the_file(tmp_path: Path) -> None:
+def test_everything_that_determines_the_content_is_in_the_file_name(tmp_path: Path) -> None:
     one, two = (paint(tmp_path / f"{name}.png", 3) for name in ("one", "two"))
     os.utime(one, ns=(0, 0))
     split = split_of(one, two)
@@ -152,65 +153,82 @@ def test_whatever_decides_the_content_decides_the_file(tmp_path: Path) -> None:
     one.write_bytes(one.read_bytes() + b" ")
     os.utime(one, ns=(0, 0))
     others.add(path())
-    assert len({before, *others}) == 7
+    (tmp_path / "elsewhere").mkdir()
+    os.utime(two, ns=(0, 0))
+    here = path(split_of(two))
+    shutil.copy2(two, tmp_path / "elsewhere")
+    others |= {here, path(split_of(tmp_path / "elsewhere" / "two.png"))}
+    assert len({before, *others}) == 9
 
 
-def test_a_file_that_was_cut_is_made_anew(tmp_path: Path) -> None:
+def test_an_incomplete_file_is_replaced(tmp_path: Path) -> None:
     split = split_of(paint(tmp_path / "nine.png", 9))
     for keep in (0, 1000, -1):
-        store(split, num_frames=6, size=16, cache=tmp_path / "cache", workers=1)
+        store_pixels(split, num_frames=6, size=16, cache=tmp_path / "cache", jobs=1)
         (file,) = (tmp_path / "cache").iterdir()
         file.write_bytes(file.read_bytes()[:keep])
-        again = store(split, num_frames=6, size=16, cache=tmp_path / "cache", workers=1)
+        again = store_pixels(split, num_frames=6, size=16, cache=tmp_path / "cache", jobs=1)
         assert clips.number_of(again.frames[0]) == 9
 
 
-def test_work_of_which_nothing_can_be_read_displaces_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pixels, "CHUNK_FRAMES", 1)
+def test_unreadable_clips_leave_no_gap_between_the_others(tmp_path: Path) -> None:
     pictures = [paint(tmp_path / f"picture{number}.png", number) for number in range(20)]
     split = split_of(*(path for picture in pictures for path in (tmp_path / f"no-{picture.name}", picture)))
-    stored = store(split, num_frames=6, size=64, cache=tmp_path, workers=2)
+    stored = store_pixels(split, num_frames=6, size=64, cache=tmp_path, jobs=1)
+    assert len(stored.frames) == 20
     for number in range(20):
         frames, glances = frames_of(stored, f"picture{number}")
         assert (clips.number_of(frames[0]), clips.number_of(glances[0])) == (number, number)
 
 
-def test_a_split_of_which_nothing_can_be_read_is_an_error(tmp_path: Path) -> None:
+def test_a_split_without_a_readable_clip_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("not a picture")
     split = split_of(tmp_path / "text.png", tmp_path / "gone.mp4")
     with pytest.raises(BadData, match=r"no clip of the train split can be read \(first: .*text\.png: not a known pict"):
-        store(split, num_frames=6, size=16, cache=tmp_path / "cache", workers=1)
+        store_pixels(split, num_frames=6, size=16, cache=tmp_path / "cache", jobs=1)
 
 
-def test_a_worker_that_is_killed_is_an_error_and_leaves_nothing(
+def test_a_clip_that_kills_its_workers_is_an_error_and_leaves_no_file(
     tmp_path: Path, mixed: Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pixels, "CHUNK_FRAMES", 1)  # so that the first clip is not the last of the work
+    monkeypatch.setattr(pixels, "FRAMES_PER_WORKER", 1)
+    killed: list[int] = []
 
     def kill_workers() -> None:
         for child in multiprocessing.active_children():
+            killed.append(child.pid or 0)
             child.kill()
 
-    with pytest.raises(FailedWorker, match="train: a process that decodes frames was ended from outside"):
-        store(mixed, num_frames=6, size=SIZE, cache=tmp_path, tick=kill_workers, workers=1)
-    assert list(tmp_path.iterdir()) == []
+    # A worker that is killed once is replaced, and its clip is decoded again.
+    split = split_of(*(clip.path for clip in mixed.clips[-8:]))
+    store_pixels(split, num_frames=6, size=SIZE, cache=tmp_path / "cache", on_clip=kill_workers, jobs=2)
+    assert killed
+    shutil.rmtree(tmp_path / "cache")
+    monkeypatch.setattr(pixels, "_decode_clip", _end_process)
+    with pytest.raises(LostProcess, match=r"^.*picture172\.png: .*died"):
+        store_pixels(split, num_frames=6, size=SIZE, cache=tmp_path / "cache", jobs=2)
+    assert list((tmp_path / "cache").iterdir()) == []
     assert multiprocessing.active_children() == []
 
 
+def _end_process(task: object, **_: object) -> None:
+    os._exit(9)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits on files")
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, mixed: Split) -> None:
+def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path: Path, mixed: Split) -> None:
     # A process is asked to write no file longer than 100,000 bytes, and its children inherit that.
     code = f"""
 import resource, signal, sys
 from pathlib import Path
 from picknet.data.split import Clip, Split
-from picknet.training.pixels import store
+from picknet.training.pixels import store_pixels
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 paths = [Path(name) for name in sys.argv[2:]]
 split = Split("folder", "train", tuple(Clip(path.stem, path, ("a",)) for path in paths), ())
 try:
-    store(split, num_frames=6, size={SIZE}, cache=Path(sys.argv[1]), workers=1)
+    store_pixels(split, num_frames=6, size={SIZE}, cache=Path(sys.argv[1]), jobs=1)
 except Exception as error:
     print(type(error).__name__, error)
 """
@@ -225,67 +243,37 @@ INTERRUPTED = """
 import sys, time
 from pathlib import Path
 from picknet.data.split import Clip, Split
-from picknet.training.pixels import store
+from picknet.training import pixels
+from picknet.training.pixels import store_pixels
 
-def tick():
-    print("tick", flush=True)
+pixels.FRAMES_PER_WORKER = 1
+
+def on_clip():
+    print("clip", flush=True)
     time.sleep(0.05)
 
 if __name__ == "__main__":
     paths = [Path(name) for name in sys.argv[2:]]
     split = Split("folder", "train", tuple(Clip(path.stem, path, ("a",)) for path in paths), ())
     try:
-        store(split, num_frames=6, size=64, cache=Path(sys.argv[1]), tick=tick, workers=2)
+        store_pixels(split, num_frames=6, size=64, cache=Path(sys.argv[1]), on_clip=on_clip, jobs=2)
     except KeyboardInterrupt:
         print("interrupted")
 """
 
 
-def start(tmp_path: Path, split: Split) -> "subprocess.Popen[str]":
-    """A program that decodes, with its own group of processes, past its first clip."""
+@pytest.mark.skipif(sys.platform == "win32", reason="needs process groups")
+def test_ctrl_c_ends_all_processes_quietly_and_leaves_no_file(tmp_path: Path, mixed: Split) -> None:
     script = tmp_path / "script.py"
     script.write_text(INTERRUPTED)
-    files = [str(clip.path) for clip in split.clips[-80:]]
+    files = [str(clip.path) for clip in mixed.clips[-80:]]
     running = subprocess.Popen(
         [sys.executable, script, tmp_path / "cache", *files],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )
+    )  # fmt: skip
     assert running.stdout
-    assert running.stdout.readline() == "tick\n"
-    return running
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs process groups")
-def test_ctrl_c_ends_all_processes_without_a_word_or_a_file_left(tmp_path: Path, mixed: Split) -> None:
-    running = start(tmp_path, mixed)
+    assert running.stdout.readline() == "clip\n"
     os.killpg(running.pid, signal.SIGINT)
     out, err = running.communicate(timeout=30)
     assert (out.splitlines()[-1], err, running.returncode) == ("interrupted", "", 0)
     assert list((tmp_path / "cache").iterdir()) == []
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
-def test_workers_do_not_read_what_is_typed_and_end_with_their_parent(tmp_path: Path, mixed: Split) -> None:
-    running = start(tmp_path, mixed)
-
-    def workers() -> list[Path]:
-        """Processes of the program's group, itself apart, that have not ended."""
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                state, _, group = (process / "stat").read_text().rpartition(")")[2].split()[:3]
-                wanted = int(group) == running.pid != int(process.name) and state != "Z"
-                if wanted and "spawn_main" in (process / "cmdline").read_text():
-                    found.append(process)
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-        return found
-
-    assert len(workers()) == 2
-    assert {os.readlink(process / "fd/0") for process in workers()} == {os.devnull}
-    running.kill()
-    running.communicate(timeout=30)
-    deadline = time.monotonic() + 20
-    while workers() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert workers() == []

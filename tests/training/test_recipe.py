@@ -1,4 +1,4 @@
-"""The stages on a tiny data set: they learn, they resume, they repeat."""
+"""Whole trainings on a tiny data set: stages learn, runs resume and repeat exactly."""
 
 import csv
 import json
@@ -19,27 +19,29 @@ import pytest
 import torch
 from PIL import Image
 
-from picknet.config import Config, ModelConfig, parse_config, to_toml
+from picknet.config import STAGES, BadConfig, Config, ModelConfig, parse_config, to_toml
 from picknet.data import BadData
 from picknet.data.split import Clip, DataFolder
 from picknet.metrics import Cider
-from picknet.text import BOS, EOS, PAD, UNK, Vocabulary, tokenise
-from picknet.training.batches import caption_batches, prepare, teacher_forcing_probability
+from picknet.text import BOS, EOS, PAD, Vocabulary, tokenise
+from picknet.training.batches import caption_batches, first_words, prepare, teacher_forcing_probability
+from picknet.training.cnn import CNN
 from picknet.training.export import load_network
-from picknet.training.features import BareSplit, SeenSplit
-from picknet.training.network import CNN, Network, gather_picked
-from picknet.training.recipe import Fold, export_run, fold_splits, load_splits, train
-from picknet.training.runs import STAGES, BadRun, Learner, Portions, Run, Weights, checkpoint, rate_share
+from picknet.training.features import FeatureSplit, PixelSplit
+from picknet.training.folds import Fold, fold_splits, official_splits
+from picknet.training.judges import Environment, Judge
+from picknet.training.learner import BatchParts, Learner, OutOfMemory, Weights, rate_factor
+from picknet.training.network import Network
+from picknet.training.progress import TrainingProgress
+from picknet.training.recipe import export_run, train
+from picknet.training.runs import BadRun, Run, checkpoint
 from picknet.training.stages import (
-    Bench,
-    Judge,
-    above_the_others,
     all_frames,
     cross_entropy,
     evenly,
+    leave_one_out,
     policy_loss,
     random_subsets,
-    sentence_loss,
     validation,
 )
 
@@ -75,9 +77,6 @@ CONFIG = parse_config(
     learning_rate = 0.003
     batch_size = 6
     schedule = "cosine"
-    [refinement]
-    epochs = 3
-    learning_rate = 0.003
     """
 )
 
@@ -89,10 +88,10 @@ FROM_PIXELS = parse_config(
         "model.tied_words=true", "model.picker=stride", "model.stride=2", "supervision.epochs=2",
         "supervision.cnn_learning_rate=0.003", "supervision.frames_per_batch=4", "supervision.warmup_steps=3",
         "supervision.min_frames=1", "supervision.max_frames=2", "supervision.captions_per_video=3",
-        "reinforcement.epochs=2", "reinforcement.baseline=others", "adaptation.epochs=1", "refinement.epochs=1",
+        "reinforcement.epochs=2", "reinforcement.baseline=others", "adaptation.epochs=1",
     ],
 )  # fmt: skip
-"""All that is beyond the paper. Frames of 68 pixels are cropped to 64, of which the CNN makes a map of 2 × 2."""
+"""Everything that is not in the paper. Crops of 64 of 68 pixels give a feature map of 2 × 2."""
 SOME_CLIPS = ("clip0", "clip1", "clip2", "clip6")
 
 
@@ -142,10 +141,32 @@ def _no_graphs():
         yield
 
 
+class Notes(TrainingProgress):
+    """Keeps the notes of a training."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def on_note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+STARTS: dict[str, dict[str, torch.Tensor]] = {}
+"""The weights at the start of each stage of the `finished` run."""
+
+
 @pytest.fixture(scope="module")
 def finished(data, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "whole"
-    train(CONFIG, data=data, out=out, device="cpu", command="picknet train tiny.toml")
+    run_stage = Run.stage
+
+    def record_start(run, name, network, *rest):
+        STARTS[name] = {key: tensor.clone() for key, tensor in network.state_dict().items()}
+        run_stage(run, name, network, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "stage", record_start)
+        train(CONFIG, data=data, out=out, device="cpu", command="picknet train tiny.toml")
     return out
 
 
@@ -153,9 +174,9 @@ def finished(data, tmp_path_factory) -> Path:
 def from_pixels(mixed, tmp_path_factory) -> Path:
     """A run in which the CNN learns too, from clips and pictures."""
     out = tmp_path_factory.mktemp("runs") / "pixels"
-    notes: list[str] = []
-    train(FROM_PIXELS, data=mixed, out=out, device="cpu", note=notes.append)
-    (out / "notes.txt").write_text("\n".join(notes))
+    progress = Notes()
+    train(FROM_PIXELS, data=mixed, out=out, device="cpu", progress=progress)
+    (out / "notes.txt").write_text("\n".join(progress.notes))
     return out
 
 
@@ -170,13 +191,13 @@ def weights_of(run: Path) -> bytes:
     return (run / "model" / "weights.safetensors").read_bytes()
 
 
-def test_a_run_folder_holds_what_it_takes_to_repeat_and_to_use_it(finished):
+def test_a_run_folder_contains_everything_to_use_and_repeat_it(finished):
     found = {path.name for path in finished.iterdir()}
     assert found == {
         "config.toml", "origin.json", "versions.json", "words.txt", "clips.json", "metrics.csv", "tensorboard",
         "checkpoints", "model",
     }  # fmt: skip
-    epochs = {"supervision": 10, "reinforcement": 4, "adaptation": 4, "refinement": 3}
+    epochs = {"supervision": 10, "reinforcement": 4, "adaptation": 4}
     assert [row["stage"] for row in rows_of(finished)] == [stage for stage, n in epochs.items() for _ in range(n)]
     assert all(row["val_cider"] and row["val_picks"] for row in rows_of(finished))
     with (finished / "metrics.csv").open(newline="") as file:
@@ -194,13 +215,16 @@ def test_supervision_learns(finished):
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_each_stage_starts_from_the_best_of_the_one_before(finished):
-    from safetensors.torch import load_file
-
-    best = load_file(finished / "checkpoints" / "supervision-best.safetensors")
-    assert any(name.startswith("decoder.") for name in best)
-    picker = load_file(finished / "checkpoints" / "reinforcement-best.safetensors")
-    assert all(name.startswith("picknet.") for name in picker)
+def test_each_stage_starts_from_the_best_weights_of_the_one_before(finished):
+    expected = dict(STARTS["supervision"])
+    for stage in STAGES:
+        for name, tensor in STARTS[stage].items():
+            assert torch.equal(tensor, expected[name]), (stage, name)
+        best = tensors_of(checkpoint(finished, stage, "best"))
+        assert any(not torch.equal(tensor, expected[name]) for name, tensor in best.items()), stage
+        expected |= best
+    exported = tensors_of(finished / "model" / "weights.safetensors")
+    assert all(torch.equal(tensor, expected[name].to(tensor.dtype)) for name, tensor in exported.items())
 
 
 def test_one_seed_gives_one_result(data, finished, tmp_path):
@@ -212,14 +236,16 @@ def test_one_seed_gives_one_result(data, finished, tmp_path):
 KILLED = """
 import sys
 from pathlib import Path
-from picknet import export, runs, training
+import torch
 from picknet.config import load_config
 from picknet.data.split import DataFolder
+from picknet.training import export, recipe, runs
+torch.set_num_threads(1)
 runs.SAVE_SECONDS = 0.0
 export._export_graphs = lambda *_: None
 config, clips, out, cache, resume = sys.argv[1:]
 data = (DataFolder("folder", Path(clips)),)
-training.train(load_config(config), data=data, out=out, cache=cache, resume=bool(resume), device="cpu")
+recipe.train(load_config(config), data=data, out=out, cache=cache, resume=bool(resume), device="cpu")
 """
 
 
@@ -228,7 +254,7 @@ def test_a_run_killed_in_each_stage_ends_as_an_uninterrupted_one(clips, data, fi
     (tmp_path / "config.toml").write_text(to_toml(CONFIG))
     arguments = [str(tmp_path / "config.toml"), str(clips), str(out), str(finished.parent / "feature-cache")]
     resume = ""
-    for rows_at_death in (4, 12, 16, 20):
+    for rows_at_death in (4, 12, 16):
         process = subprocess.Popen([sys.executable, "-c", KILLED, *arguments, resume])
         deadline = time.monotonic() + 120
         while not (out / "metrics.csv").exists() or len(rows_of(out)) < rows_at_death:
@@ -249,7 +275,7 @@ def tensors_of(path: Path) -> dict[str, torch.Tensor]:
     return load_file(path)
 
 
-def test_from_pixels_the_cnn_learns_and_its_batch_statistics_stay(from_pixels):
+def test_from_pixels_the_cnn_is_trained_but_not_its_batch_statistics(from_pixels):
     before = CNN(FROM_PIXELS.model).state_dict()
     after = {
         name.removeprefix("cnn."): tensor
@@ -264,29 +290,28 @@ def test_from_pixels_the_cnn_learns_and_its_batch_statistics_stay(from_pixels):
     assert len(changed) > 0.9 * len(after.keys() - statistics)
 
 
-def test_only_supervision_teaches_the_cnn(from_pixels):
-    taught = {
+def test_only_supervision_trains_the_cnn(from_pixels):
+    trained = {
         stage: {name.partition(".")[0] for name in tensors_of(checkpoint(from_pixels, stage, "best"))}
         for stage in STAGES
     }
     captioner = {"encoder", "decoder"}
-    assert taught == {
+    assert trained == {
         "supervision": captioner | {"cnn"},
         "reinforcement": {"picknet"},
         "adaptation": captioner | {"picknet"},
-        "refinement": captioner,
     }
 
 
-def test_clips_and_pictures_of_several_data_sets_are_learned_together(from_pixels):
-    told = json.loads((from_pixels / "clips.json").read_text())
+def test_clips_and_pictures_of_several_data_sets_are_trained_on_together(from_pixels):
+    listed = json.loads((from_pixels / "clips.json").read_text())
     expected = ["folder/clip0", "folder/clip1", "folder/clip2", "flickr8k/0", "flickr8k/1"]
-    assert told["train"] == {"used": expected, "missing": []}
-    assert told["val"]["used"] == ["clip6"]
+    assert listed["train"] == {"used": expected, "missing": []}
+    assert listed["val"]["used"] == ["clip6"]
     assert "still" in (from_pixels / "words.txt").read_text().split()
     assert json.loads((from_pixels / "origin.json").read_text())["dataset"] == "folder+flickr8k"
     (note,) = (from_pixels / "notes.txt").read_text().splitlines()
-    assert note.startswith("not validated on: ")
+    assert note.startswith("no validation clips: ")
     assert "Flickr_8k.devImages.txt" in note
 
 
@@ -297,7 +322,7 @@ def test_no_validation_split_at_all_is_an_error(mixed, tmp_path):
 
 
 def test_clips_of_one_name_in_two_folders_are_two_clips(data):
-    train_clips, val_clips = load_splits((*data, *data), lambda text: None)
+    train_clips, val_clips = official_splits((*data, *data))
     names = [clip.name for clip in train_clips.clips]
     assert names == [f"folder1/clip{i}" for i in range(6)] + [f"folder2/clip{i}" for i in range(6)]
     assert len({clip.name for clip in val_clips.clips}) == 6
@@ -335,23 +360,23 @@ def test_a_training_from_pixels_that_is_stopped_ends_as_an_uninterrupted_one(
     assert weights_of(out) == weights_of(from_pixels)
 
 
-def test_a_run_is_not_written_over_and_not_mixed_with_another(data, finished, tmp_path):
-    with pytest.raises(BadRun, match="holds a run already; --resume goes on with it, or name a new folder"):
+def test_a_run_is_not_overwritten_and_not_mixed_with_another(data, finished, tmp_path):
+    with pytest.raises(BadRun, match="contains a run already; resume it with --resume, or choose a new folder"):
         train(CONFIG, data=data, out=finished)
     other = replace(CONFIG, seed=5)
-    with pytest.raises(BadRun, match=r"was begun with other settings \('seed = 0', now 'seed = 5'\)"):
+    with pytest.raises(BadRun, match=r"was started with other settings \('seed = 0', now 'seed = 5'\)"):
         train(other, data=data, out=finished, resume=True)
-    with pytest.raises(BadRun, match=r"was begun otherwise \(from: None, now .*model\); give the same command again"):
+    with pytest.raises(BadRun, match=r"was started differently \(from: None, now .*model\); repeat the same command"):
         train(CONFIG, data=data, out=finished, resume=True, start=finished / "model")
     with pytest.raises(BadRun, match="no run to resume here"):
         train(CONFIG, data=data, out=tmp_path / "none", resume=True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("do not touch")
-    with pytest.raises(BadRun, match="is there already and is no run folder"):
+    with pytest.raises(BadRun, match="exists and is not a run folder"):
         train(CONFIG, data=data, out=tmp_path / "full")
 
 
-def test_a_run_that_has_not_ended_can_be_exported(clips, finished, tmp_path):
+def test_an_unfinished_run_can_be_exported(clips, finished, tmp_path):
     unfinished = tmp_path / "unfinished"
     shutil.copytree(finished, unfinished)
     shutil.rmtree(unfinished / "model")
@@ -359,13 +384,13 @@ def test_a_run_that_has_not_ended_can_be_exported(clips, finished, tmp_path):
     export_run(finished, tmp_path / "again")
     for part in ("weights.safetensors", "words.txt", "config.toml", "card.json"):
         assert (tmp_path / "model" / part).read_bytes() == (tmp_path / "again" / part).read_bytes()
-    with pytest.raises(BadRun, match="holds no run that has come as far as a checkpoint"):
+    with pytest.raises(BadRun, match="not a run folder with a checkpoint"):
         export_run(clips, tmp_path / "none")
 
 
 @pytest.mark.parametrize(("keep", "kept"), [("best", 2), ("last", 3)])
 def test_a_stage_ends_with_its_best_epoch_or_with_its_last(keep, kept, tmp_path):
-    stage = f"[refinement]\nepochs = 3\nkeep = '{keep}'"
+    stage = f"[adaptation]\nepochs = 3\nkeep = '{keep}'"
     config = parse_config(f"[model]\ncnn = 'efficientnet_lite0'\nstate_size = 4\npicker_hidden = 4\n{stage}")
     network = Network(config.model, 5, pretrained=False)
     weight = network.decoder.from_state.weight
@@ -380,8 +405,8 @@ def test_a_stage_ends_with_its_best_epoch_or_with_its_last(keep, kept, tmp_path)
         return {"val_cider": 0.0, "val_picks": 1.0, "score": next(scores)}
 
     (tmp_path / "checkpoints").mkdir()
-    run = Run(tmp_path, config, torch.device("cpu"), lambda *_: None)
-    run.stage("refinement", network, (network.decoder,), train_epoch, validate)
+    run = Run(tmp_path, config, torch.device("cpu"), TrainingProgress())
+    run.stage("adaptation", network, (network.decoder,), train_epoch, validate)
     assert weight.unique().tolist() == [kept]
 
 
@@ -402,7 +427,7 @@ def test_a_run_of_an_older_version_can_be_resumed(data, finished, tmp_path):
     origin = json.loads((run / "origin.json").read_text())
     (run / "origin.json").write_text(json.dumps({"dataset": origin["dataset"], "from": origin["from"]}))
     settings = [line for line in (run / "config.toml").read_text().splitlines() if not line.startswith("warmup_steps")]
-    (run / "config.toml").write_text("\n".join(settings) + "\n")
+    (run / "config.toml").write_text("\n".join([*settings, "[refinement]", "epochs = 3"]) + "\n")
     lines = (run / "metrics.csv").read_text().splitlines()
     (run / "metrics.csv").write_text("".join(f"{line.rpartition(',')[0]}\n" for line in lines))  # without seconds
     train(CONFIG, data=data, out=run, resume=True, cache=finished.parent / "feature-cache", device="cpu")
@@ -410,17 +435,17 @@ def test_a_run_of_an_older_version_can_be_resumed(data, finished, tmp_path):
     assert weights_of(run) == weights_of(finished)
 
 
-def test_a_log_cut_in_its_last_row_does_not_stop_a_resumed_run(finished, tmp_path):
+def test_a_run_with_an_incomplete_last_row_in_its_log_can_be_resumed(finished, tmp_path):
     run = tmp_path / "cut"
     shutil.copytree(finished, run)
     with (run / "metrics.csv").open("a") as file:
-        file.write("refinement,99")
-    Run(run, CONFIG, torch.device("cpu"), lambda *_: None).forget_unfinished_epochs()
+        file.write("adaptation,99")
+    Run(run, CONFIG, torch.device("cpu"), TrainingProgress()).forget_unfinished_epochs()
     assert rows_of(run) == rows_of(finished)
 
 
-def test_an_impossible_device_is_named_with_the_possible_ones(data, tmp_path):
-    with pytest.raises(BadRun, match=r"--device tpu: not on this machine \(possible: .*cpu\)"):
+def test_an_unavailable_device_is_an_error_that_lists_the_available_ones(data, tmp_path):
+    with pytest.raises(BadRun, match=r"--device tpu: not available on this machine \(possible: .*cpu\)"):
         train(CONFIG, data=data, out=tmp_path / "run", device="tpu")
 
 
@@ -440,7 +465,7 @@ def test_fine_tuning_keeps_the_words_and_adds_new_ones(clips, finished, tmp_path
     assert {row["stage"] for row in rows_of(out)} == {"adaptation"}
 
 
-def test_fine_tuning_may_begin_with_another_picker(data, finished, tmp_path):
+def test_fine_tuning_may_start_with_another_picker(data, finished, tmp_path):
     stages = {name: replace(getattr(CONFIG, name), epochs=1 if name == "reinforcement" else 0) for name in STAGES}
     for changed in ({"picker": "stride", "stride": 2.0}, {"picker_hidden": 11}):
         config = replace(CONFIG, model=replace(CONFIG.model, **changed), **stages)
@@ -452,9 +477,64 @@ def test_fine_tuning_may_begin_with_another_picker(data, finished, tmp_path):
             assert name.startswith("picknet.") or torch.equal(before[name], after[name])
 
 
+def test_a_stage_without_epochs_is_an_error(data, finished, tmp_path):
+    """Nothing is trained in silence."""
+    off = replace(CONFIG, adaptation=replace(CONFIG.adaptation, epochs=0))
+    expected = (
+        r"--stage adaptation: adaptation\.epochs is 0, so nothing would be trained; set it, as in "
+        r"--set adaptation\.epochs=10 \(stages with epochs: supervision \(10\), reinforcement \(4\)\)"
+    )
+    with pytest.raises(BadConfig, match=expected):
+        train(off, data=data, out=tmp_path / "run", start=finished, stages=["supervision", "adaptation"])
+    none = replace(CONFIG, **{name: replace(getattr(CONFIG, name), epochs=0) for name in STAGES})
+    with pytest.raises(BadConfig, match="no stage has epochs, so nothing would be trained"):
+        train(none, data=data, out=tmp_path / "run", start=finished)
+    with pytest.raises(BadConfig, match=r"--stage refinement: no such stage \(possible: supervision, rein"):
+        train(CONFIG, data=data, out=tmp_path / "run", start=finished, stages=["refinement"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_reinforcement_needs_a_trained_captioner(data, finished, tmp_path):
+    expected = r"reinforcement needs a trained captioner to reward picks: start from a model \(--from\), or run superv"
+    with pytest.raises(BadConfig, match=expected):
+        train(CONFIG, data=data, out=tmp_path / "run", stages=["reinforcement"])
+    unsupervised = replace(CONFIG, supervision=replace(CONFIG.supervision, epochs=0))
+    with pytest.raises(BadConfig, match=expected):
+        train(unsupervised, data=data, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    cache = finished.parent / "feature-cache"
+    for stage, resume in (("supervision", False), ("reinforcement", True)):
+        train(CONFIG, data=data, out=tmp_path / "run", stages=[stage], resume=resume, cache=cache, device="cpu")
+    assert rows_of(tmp_path / "run") == [row for row in rows_of(finished) if row["stage"] != "adaptation"]
+
+
+def test_train_takes_paths_and_finds_the_settings_of_a_model_or_a_run(clips, finished, tmp_path, monkeypatch):
+    asked = {}
+
+    def stop(plan, progress):
+        asked.update(vars(plan))
+        raise Stopped
+
+    monkeypatch.setattr("picknet.training.recipe._load_splits", stop)
+    (tmp_path / "tiny.toml").write_text(to_toml(CONFIG))
+    with pytest.raises(Stopped):
+        train(tmp_path / "tiny.toml", data=clips, out=tmp_path / "run", settings=["seed=3"], fold="2/3")
+    assert (asked["config"], asked["fold"]) == (replace(CONFIG, seed=3), Fold(2, 3))
+    assert (asked["data"], asked["stages"]) == ((DataFolder("folder", clips),), STAGES)
+    with pytest.raises(Stopped):
+        train(data=[f"msvd={clips}", clips], out=tmp_path / "run", start=finished)
+    assert asked["data"] == (DataFolder("msvd", clips), DataFolder("folder", clips))
+    assert (asked["config"], asked["start"], asked["stages"]) == (CONFIG, finished / "model", ("adaptation",))
+    with pytest.raises(Stopped):
+        train(data=clips, out=finished, resume=True)
+    assert (asked["config"], asked["stages"]) == (CONFIG, STAGES)
+    with pytest.raises(BadConfig, match="no settings: name a config file"):
+        train(data=clips, out=tmp_path / "run")
+
+
 def test_fine_tuning_another_network_is_refused(data, finished, tmp_path):
     larger = replace(CONFIG, model=replace(CONFIG.model, state_size=13))
-    with pytest.raises(BadRun, match=r"model: its model.state_size is 12, the config's is 13"):
+    with pytest.raises(BadRun, match=r"model: its model.state_size is 12 and cannot be changed to 13"):
         train(larger, data=data, out=tmp_path / "run", start=finished / "model")
 
 
@@ -462,17 +542,16 @@ def test_a_clip_that_cannot_be_read_is_reported_and_the_others_are_used(clips, t
     folder = tmp_path / "data"
     shutil.copytree(clips, folder)
     (folder / "videos" / "clip2.mp4").write_bytes(b"this is no video")
-    notes: list[str] = []
+    progress = Notes()
     out = tmp_path / "run"
     short = replace(
         CONFIG,
         supervision=replace(CONFIG.supervision, epochs=1),
         reinforcement=replace(CONFIG.reinforcement, epochs=0),
         adaptation=replace(CONFIG.adaptation, epochs=0),
-        refinement=replace(CONFIG.refinement, epochs=0),
     )
-    train(short, data=(DataFolder("folder", folder),), out=out, note=notes.append)
-    assert "5 clips of the train split, 1 missing" in notes[0]
+    train(short, data=(DataFolder("folder", folder),), out=out, progress=progress)
+    assert "5 clips of the train split, 1 missing" in progress.notes[0]
     missing = json.loads((out / "clips.json").read_text())["train"]["missing"]
     assert [row["name"] for row in missing] == ["clip2"]
 
@@ -485,7 +564,7 @@ def prepared():
         Clip("one", Path("one.mp4"), ("a cat runs", "the cat", "a cat sits")),
         Clip("two", Path("two.mp4"), ("a dog barks",)),
     )
-    seen = SeenSplit(
+    split = FeatureSplit(
         clips=clips,
         glances=torch.randint(0, 256, (2, 6, 56, 56), dtype=torch.uint8),
         features=torch.randn(2, 6, 1, 1280),
@@ -494,7 +573,7 @@ def prepared():
     )
     vocabulary = Vocabulary.from_captions([tokenise(c) for clip in clips for c in clip.captions], min_count=1)
     network = Network(ModelConfig(cnn="efficientnet_lite0", picker_hidden=4, state_size=5), len(vocabulary))
-    return network, prepare(seen, seen, vocabulary, CONFIG, torch.device("cpu"))
+    return network, prepare(split, split, vocabulary, CONFIG, torch.device("cpu"))
 
 
 def test_captions_are_framed_by_bos_and_eos_and_eos_counts(prepared):
@@ -516,15 +595,15 @@ def test_an_epoch_visits_every_caption_once_with_its_own_clip(prepared):
         assert len(batch.captions) <= 4
 
 
-def test_where_the_cnn_learns_batches_are_cut_by_their_frames(prepared):
+def test_batches_are_bounded_by_their_frames_if_the_cnn_is_trained(prepared):
     _, data = prepared
     clips = tuple(Clip(f"clip{i}", Path("x.mp4"), ("a cat runs", "the cat")[: 1 + i % 2]) for i in range(9))
     counts = torch.tensor([1, 6, 2, 6, 3, 6, 1, 6, 4])
     nothing = torch.zeros(0, dtype=torch.uint8)
-    bare = BareSplit(clips, nothing, nothing, counts.cumsum(0) - counts, counts, ())
-    data = prepare(bare, bare, data.vocabulary, CONFIG, torch.device("cpu"))
+    split = PixelSplit(clips, nothing, nothing, counts.cumsum(0) - counts, counts, ())
+    data = prepare(split, split, data.vocabulary, CONFIG, torch.device("cpu"))
     stage = replace(CONFIG.supervision, frames_per_batch=7, captions_per_video=1, min_frames=2, max_frames=5)
-    seen = []
+    sizes = []
     for epoch in range(20):
         batches = list(caption_batches(data, stage, epoch=epoch, order=np.random.default_rng(epoch)))
         assert sorted(int(i) for batch in batches for i in batch.captions) == list(range(13))
@@ -532,15 +611,15 @@ def test_where_the_cnn_learns_batches_are_cut_by_their_frames(prepared):
             assert data.owners[batch.captions.numpy()].tolist() == batch.clips[batch.clip_of_caption].tolist()
             assert batch.num_frames.sum() <= 7
             assert (batch.num_frames <= counts[batch.clips]).all()
-            seen += batch.num_frames[counts[batch.clips] == 6].tolist()
-    assert sorted(set(seen)) == [2, 3, 4, 5]  # of clips with frames enough, any number from min_frames to max_frames
+            sizes += batch.num_frames[counts[batch.clips] == 6].tolist()
+    assert sorted(set(sizes)) == [2, 3, 4, 5]  # any number from min_frames to max_frames, if a clip has enough
     whole = replace(stage, min_frames=0, max_frames=0)
     for batch in caption_batches(data, whole, epoch=0, order=np.random.default_rng(0)):
         assert batch.num_frames.tolist() == counts[batch.clips].tolist()
         assert batch.num_frames.sum() <= 7
 
 
-def test_the_parts_of_a_batch_are_its_clips_with_their_captions(prepared):
+def test_the_parts_of_a_batch_are_clips_with_their_captions(prepared):
     _, data = prepared
     stage = replace(CONFIG.supervision, batch_size=9, captions_per_video=2, frames_per_batch=24)
     (batch,) = caption_batches(data, stage, epoch=0, order=np.random.default_rng(0))
@@ -553,7 +632,7 @@ def test_the_parts_of_a_batch_are_its_clips_with_their_captions(prepared):
     for part in parts:
         assert data.owners[part.captions.numpy()].tolist() == part.clips[part.clip_of_caption].tolist()
         assert (part.length, part.feed_back) == (batch.length, batch.feed_back)
-        assert part.room == 12
+        assert part.frame_capacity == 12
 
 
 def test_cross_entropy_is_the_mean_of_minus_log_p_over_words_and_eos(prepared):
@@ -561,7 +640,7 @@ def test_cross_entropy_is_the_mean_of_minus_log_p_over_words_and_eos(prepared):
     network.eval()
     stage = replace(CONFIG.supervision, batch_size=9, captions_per_video=3, teacher_forcing_floor=1.0)
     (batch,) = caption_batches(data, stage, epoch=0, order=np.random.default_rng(0))
-    features = data.train.picked(network.cnn, batch.clips, all_frames(data.train.counts[batch.clips], 6))
+    features = data.train.picked_features(network.cnn, batch.clips, all_frames(data.train.counts[batch.clips], 6))
     losses = []
     for caption in batch.captions.tolist():
         clip = data.owners[caption]
@@ -580,8 +659,8 @@ def test_the_advantage_is_the_sampled_reward_minus_the_greedy_one(prepared):
     config = replace(CONFIG, reward=replace(CONFIG.reward, min_picks=1, max_picks_floor=6))
     network.eval()
     clips = torch.tensor([0, 1])
-    loss, picked, facts = policy_loss(
-        network.picknet, Bench.of(network, data), config, clips, 6, torch.Generator().manual_seed(1), samples=1
+    loss, picked, figures = policy_loss(
+        network.picknet, Environment.of(network, data), config, clips, 6, torch.Generator().manual_seed(1), samples=1
     )
     walk = network.picknet.walk(data.train.glances, data.train.counts, generator=torch.Generator().manual_seed(1))
     assert torch.equal(walk.picked, picked)
@@ -600,24 +679,24 @@ def test_the_advantage_is_the_sampled_reward_minus_the_greedy_one(prepared):
     advantage = torch.tensor(rewards[:2]) - torch.tensor(rewards[2:])
     expected = -(advantage * walk.log_probability).mean()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-4, abs=1e-5)
-    assert facts["reward"].item() == pytest.approx(np.mean(rewards[:2]), rel=1e-4)
+    assert figures["reward"].item() == pytest.approx(np.mean(rewards[:2]), rel=1e-4)
 
 
 def test_several_samples_of_a_clip_share_its_baseline(prepared):
     network, data = prepared
     network.eval()
     generator = torch.Generator().manual_seed(1)
-    bench = Bench.of(network, data)
-    _, picked, _ = policy_loss(network.picknet, bench, CONFIG, torch.tensor([0, 1]), 6, generator, samples=3)
+    environment = Environment.of(network, data)
+    _, picked, _ = policy_loss(network.picknet, environment, CONFIG, torch.tensor([0, 1]), 6, generator, samples=3)
     assert picked.shape == (6, 6)
     assert not picked[3:, 4:].any()  # the second clip has four frames, in all three of its samples
     assert picked[:3, 4:].any()
 
 
-def test_a_sample_is_held_against_the_mean_of_its_clips_other_samples():
+def test_leave_one_out_subtracts_the_mean_of_the_clips_other_samples():
     rewards = torch.tensor([[1.0, 2.0, 6.0], [0.0, 0.0, 3.0]])
     # 1 − (2 + 6) / 2, 2 − (1 + 6) / 2, 6 − (1 + 2) / 2; 0 − (0 + 3) / 2 twice, 3 − 0
-    assert above_the_others(rewards).tolist() == [[-3.0, -1.5, 4.5], [-1.5, -1.5, 3.0]]
+    assert leave_one_out(rewards).tolist() == [[-3.0, -1.5, 4.5], [-1.5, -1.5, 3.0]]
 
 
 def test_the_baseline_may_be_the_other_samples(prepared):
@@ -629,12 +708,12 @@ def test_the_baseline_may_be_the_other_samples(prepared):
         reinforcement=replace(CONFIG.reinforcement, baseline="others"),
     )
     clips, generator = torch.tensor([0, 1]), torch.Generator().manual_seed(1)
-    loss, picked, facts = policy_loss(
-        network.picknet, Bench.of(network, data), config, clips, 6, generator, samples=3
+    loss, picked, figures = policy_loss(
+        network.picknet, Environment.of(network, data), config, clips, 6, generator, samples=3
     )
     # A pick costs 1 and nothing else counts, so the reward is minus the number of picks.
     num_picks = picked.sum(1).float().view(2, 3)
-    assert facts["reward"].item() == pytest.approx(-num_picks.mean().item())
+    assert figures["reward"].item() == pytest.approx(-num_picks.mean().item())
     advantage = (num_picks.sum(1, keepdim=True) - num_picks) / 2 - num_picks
     walk = network.picknet.walk(
         data.train.glances, data.train.counts, samples=3, generator=torch.Generator().manual_seed(1)
@@ -643,25 +722,25 @@ def test_the_baseline_may_be_the_other_samples(prepared):
     assert loss.item() == pytest.approx(-(advantage.flatten() * walk.log_probability).mean().item(), rel=1e-4)
 
 
-def test_a_single_sample_has_no_others_and_is_held_against_the_greedy_picks(prepared):
+def test_a_single_sample_has_the_greedy_baseline(prepared):
     network, data = prepared
     network.eval()
     losses = []
     for baseline in ("greedy", "others"):
         config = replace(CONFIG, reinforcement=replace(CONFIG.reinforcement, baseline=baseline, samples=2))
         generator = torch.Generator().manual_seed(1)
-        bench = Bench.of(network, data)
-        loss, _, _ = policy_loss(network.picknet, bench, config, torch.tensor([0, 1]), 6, generator, samples=1)
+        environment = Environment.of(network, data)
+        loss, _, _ = policy_loss(network.picknet, environment, config, torch.tensor([0, 1]), 6, generator, samples=1)
         losses.append(loss.item())
     assert losses[0] == losses[1]
 
 
-def test_every_clip_is_judged_by_its_own_judge(prepared):
+def test_every_clip_is_rewarded_by_its_own_judge(prepared):
     network, data = prepared
     torch.manual_seed(9)
     other = Network(ModelConfig(cnn="efficientnet_lite0", picker_hidden=4, state_size=5), len(data.vocabulary))
     judges = tuple(Judge(one.eval().encoder, one.decoder, data.vocabulary) for one in (network, other))
-    bench = Bench(judges, torch.tensor([1, 0]), data.train, data.train_cider)
+    environment = Environment(judges, torch.tensor([1, 0]), data.train, data.train_cider)
     clips = torch.tensor([1, 0, 1])
     picked = torch.tensor([[True, True, False, False, False, False]] * 2 + [[False, True, True, True, False, False]])
     expected = []
@@ -670,10 +749,10 @@ def test_every_clip_is_judged_by_its_own_judge(prepared):
         memory = judge.encoder(data.train.features[clip][mask][None], mask.sum()[None])
         text = data.vocabulary.decode(judge.decoder.write(memory, max_words=8)[0].tolist())
         expected += data.train_cider.scores([data.train.clips[clip].name], [text.split()]).tolist()
-    assert bench.language(clips, picked, max_words=8).tolist() == pytest.approx(expected, abs=1e-6)
+    assert environment.language_rewards(clips, picked, max_words=8).tolist() == pytest.approx(expected, abs=1e-6)
 
 
-def test_folds_are_runs_of_training_clips_and_together_all_of_them(data):
+def test_folds_are_contiguous_and_together_all_training_clips(data):
     parts = [fold_splits(data, Fold(number, 4)) for number in (1, 2, 3, 4)]
     # Six clips in four parts: their borders are at 1.5, 3 and 4.5, rounded down.
     names = [[clip.name for clip in val.clips] for _, val in parts]
@@ -681,13 +760,13 @@ def test_folds_are_runs_of_training_clips_and_together_all_of_them(data):
     for (train_part, val), fold in zip(parts, names, strict=True):
         assert (train_part.name, val.name) == ("train", "val")
         assert [clip.name for clip in train_part.clips] == [f"clip{i}" for i in range(6) if f"clip{i}" not in fold]
-    with pytest.raises(BadData, match="fold 1/7 of 6 clips leaves nothing to learn from or to validate on"):
+    with pytest.raises(BadData, match="fold 1/7 of 6 clips leaves no clips to train on or to validate on"):
         fold_splits(data, Fold(1, 7))
 
 
-def test_beside_the_data_set_to_learn_others_have_a_style_of_their_own(mixed, from_pixels, tmp_path):
+def test_with_styles_other_data_sets_have_their_own_style(mixed, from_pixels, tmp_path):
     config = parse_config(to_toml(FROM_PIXELS), ["text.styles=true", "supervision.epochs=1"])
-    whole, val = load_splits(mixed, lambda text: pytest.fail(text), styles=True)
+    whole, val = official_splits(mixed, styles=True, on_note=pytest.fail)
     assert {clip.style for clip in whole.clips if clip.name.startswith("folder/")} == {None}
     assert {clip.style for clip in whole.clips if clip.name.startswith("flickr8k/")} == {"flickr8k"}
     assert [clip.name for clip in val.clips] == ["clip6"]
@@ -709,68 +788,87 @@ def test_beside_the_data_set_to_learn_others_have_a_style_of_their_own(mixed, fr
 def test_captions_begin_with_their_style(prepared):
     _, data = prepared
     first, second = data.train.clips
-    sight = replace(data.train, clips=(replace(first, style="msrvtt"), second))
+    split = replace(data.train, clips=(replace(first, style="msrvtt"), second))
     vocabulary = data.vocabulary.with_styles(["msrvtt"])
-    styled = prepare(sight, data.val, vocabulary, CONFIG, torch.device("cpu"))
+    styled = prepare(split, data.val, vocabulary, CONFIG, torch.device("cpu"))
     beginnings = {int(owner): int(words[0]) for owner, words in zip(styled.owners, styled.words, strict=True)}
     assert beginnings == {0: len(data.vocabulary), 1: BOS}
     assert vocabulary.decode([len(data.vocabulary), *data.words[0].tolist()]) == "a cat runs"
+
+
+@pytest.fixture
+def styled(prepared):
+    """The first clip in the style of another data set; the decoder writes "cat" after its style word, else "dog"."""
+    _, data = prepared
+    vocabulary = data.vocabulary.with_styles(["msrvtt"])
+    style, cat, dog = vocabulary.styles["msrvtt"], *vocabulary.encode(["cat", "dog"])
+    torch.manual_seed(0)
+    config = ModelConfig(cnn="efficientnet_lite0", picker_hidden=4, state_size=5, dropout=0.0)
+    network = Network(config, len(vocabulary), pretrained=False).eval()
+    decoder = network.decoder
+    with torch.no_grad():
+        for weights in decoder.parameters():
+            weights.zero_()
+        decoder.embed.weight[style, 0] = decoder.embed.weight[cat, 1] = decoder.embed.weight[dog, 1] = 10.0
+        # The candidate state of a word: (1, 0) after the style word, (0, 0) after <bos>, (0, 1) after a noun.
+        decoder.from_word.weight[10, 0] = decoder.from_word.weight[11, 1] = 1.0
+        decoder.from_word.bias[:5] = 10.0  # z = 1: the state is the candidate
+        decoder.from_word.bias[12] = 10.0  # a constant 1 beside it
+        decoder.output.weight[dog, 2] = 1.0
+        decoder.output.weight[cat, 0] = 2.0
+        decoder.output.weight[EOS, 1] = 9.0
+        decoder.output.weight[style, 2] = 20.0  # likelier than any word, but never written
+    first, second = data.train.clips
+    split = replace(data.train, clips=(replace(first, style="msrvtt"), second))
+    return network, prepare(split, split, vocabulary, CONFIG, torch.device("cpu"))
+
+
+def test_a_clip_is_rewarded_for_a_caption_in_its_own_style(styled):
+    network, data = styled
+    picked = all_frames(data.train.counts, 6)
+    rewards = Environment.of(network, data).language_rewards(torch.tensor([1, 0, 1]), picked[[1, 0, 1]], max_words=8)
+    expected = data.train_cider.scores(["two", "one", "two"], [["dog"], ["cat"], ["dog"]])
+    assert rewards.tolist() == pytest.approx(expected.tolist())
+    assert all(expected)
+    figures = validation(network, data, CONFIG, picked, limited=False)
+    assert figures["val_cider"] == pytest.approx(100 * np.mean(expected[:2]))
+
+
+def test_first_words_are_style_words_or_bos(styled):
+    _, data = styled
+    expected = [data.vocabulary.styles["msrvtt"], BOS, BOS]
+    assert first_words(data.train, torch.tensor([0, 1, 1]), data.vocabulary).tolist() == expected
 
 
 def test_a_fold_is_written_as_a_fraction():
     assert Fold.parse("2/5") == Fold(2, 5)
     assert str(Fold(2, 5)) == "2/5"
     for text in ("0/5", "6/5", "1/1", "1", "a/b", "1/5/2", "-1/5", ""):
-        with pytest.raises(BadRun, match=rf"^--fold {text}: expected as in 1/5, the first of five$"):
+        with pytest.raises(BadConfig, match=rf"^--fold {text}: expected K/N, such as 1/5 for the first of five$"):
             Fold.parse(text)
 
 
-def test_runs_of_folds_judge_the_clips_they_were_validated_on(data, finished, tmp_path):
+def test_runs_of_folds_judge_the_clips_that_they_were_validated_on(data, finished, tmp_path):
     stages = {name: replace(getattr(CONFIG, name), epochs=0) for name in STAGES}
     cache, folds = finished.parent / "feature-cache", []
     for number in (1, 2):
         config = replace(CONFIG, **stages | {"supervision": replace(CONFIG.supervision, epochs=1)})
         folds.append(tmp_path / f"fold{number}")
         train(config, data=data, out=folds[-1], fold=Fold(number, 2), cache=cache)
-        told = json.loads((folds[-1] / "clips.json").read_text())
+        listed = json.loads((folds[-1] / "clips.json").read_text())
         halves = [f"clip{i}" for i in range(3)], [f"clip{i}" for i in range(3, 6)]
-        assert (told["val"]["used"], told["train"]["used"]) == (halves if number == 1 else halves[::-1])
+        assert (listed["val"]["used"], listed["train"]["used"]) == (halves if number == 1 else halves[::-1])
     config = replace(CONFIG, **stages | {"reinforcement": replace(CONFIG.reinforcement, epochs=1)})
-    train(config, data=data, out=tmp_path / "judged", judges=folds, cache=cache)
+    start = finished / "model"
+    train(config, data=data, out=tmp_path / "judged", judges=folds, start=start, cache=cache)
     assert [row["stage"] for row in rows_of(tmp_path / "judged")] == ["reinforcement"]
     origin = json.loads((tmp_path / "judged" / "origin.json").read_text())
     assert origin["judges"] == ", ".join(map(str, folds))
-    with pytest.raises(BadRun, match="whole: was validated on no clip of this training split"):
-        train(config, data=data, out=tmp_path / "refused", judges=[finished], cache=cache)
+    with pytest.raises(BadRun, match="whole: was not validated on any clip of this training split"):
+        train(config, data=data, out=tmp_path / "refused", judges=[finished], start=start, cache=cache)
 
 
-def test_sampled_sentences_are_weighed_against_the_other_sentences_of_their_clip(prepared):
-    network, data = prepared
-    network.eval()
-    clips = torch.tensor([0, 1])
-    loss, facts = sentence_loss(network, data, CONFIG, clips, torch.Generator().manual_seed(3), samples=2)
-    generator = torch.Generator().manual_seed(3)
-    picked = network.picknet.walk(data.train.glances, data.train.counts, generator=generator).picked
-    memory = network.encoder(*gather_picked(data.train.features, picked)).of(torch.tensor([0, 0, 1, 1]))
-    words = network.decoder.write(memory, max_words=CONFIG.text.max_words, generator=generator)
-    names = ["one", "one", "two", "two"]
-    rewards = data.train_cider.scores(names, [data.vocabulary.decode(row).split() for row in words.tolist()])
-    advantages = [rewards[0] - rewards[1], rewards[1] - rewards[0], rewards[2] - rewards[3], rewards[3] - rewards[2]]
-    total, num_words = 0.0, 0
-    for i, advantage in enumerate(advantages):
-        state, word = torch.zeros(1, 5), torch.tensor([BOS])
-        for following in words[i][words[i] != PAD]:
-            log_probabilities, state = network.decoder.step(word, *memory.of(torch.tensor([i]))[:3], state)
-            log_probabilities[:, [PAD, BOS, UNK]] = -torch.inf
-            total -= advantage * log_probabilities.log_softmax(-1)[0, following].item()
-            word = following[None]
-            num_words += 1
-    assert any(advantages)
-    assert loss.item() == pytest.approx(total / num_words, rel=1e-4)
-    assert facts["language"].item() == pytest.approx(np.mean(rewards), rel=1e-5)
-
-
-def test_an_epoch_outside_the_limits_on_picks_scores_below_every_other(prepared):
+def test_an_epoch_outside_the_limits_on_picks_scores_lower_than_any_inside(prepared):
     network, data = prepared
     config = replace(CONFIG, reward=replace(CONFIG.reward, min_picks=2, max_picks_floor=3))
     three, four = (validation(network, data, config, evenly(data.val.counts, 6, k)) for k in (3, 4))
@@ -808,17 +906,17 @@ def test_the_moving_average_follows_closely_at_first_and_then_by_its_decay():
     trained, averaged = weights.trained["w"], weights.averaged["w"]
     one = Numbers(torch.ones(1))
     # w moves from 0 to 1, and (1 + 0) / (10 + 0) of the old is kept; then from 1 to 2.
-    Learner(weights, decay=0.9, steps=0, share=full_rate).step(one, lambda batch: (-trained.sum(), {}))
+    Learner(weights, decay=0.9, steps=0, rate_factor=full_rate).step(one, lambda batch: (-trained.sum(), {}))
     assert averaged.item() == pytest.approx(0.9)
-    Learner(weights, decay=0.9, steps=1000, share=full_rate).step(one, lambda batch: (-trained.sum(), {}))
+    Learner(weights, decay=0.9, steps=1000, rate_factor=full_rate).step(one, lambda batch: (-trained.sum(), {}))
     assert averaged.item() == pytest.approx(0.9 * 0.9 + 0.1 * 2)
 
 
-def test_a_batch_in_parts_teaches_what_the_whole_does():
+def test_a_batch_in_parts_has_the_gradients_of_the_whole_batch():
     for parts in (1, 2, 3, 8):
-        weights, portions = one_weight(), Portions()
-        portions.count = parts
-        learner = Learner(weights, decay=0.0, steps=0, share=full_rate, portions=portions)
+        weights, batch_parts = one_weight(), BatchParts()
+        batch_parts.count = parts
+        learner = Learner(weights, decay=0.0, steps=0, rate_factor=full_rate, parts=batch_parts)
 
         def loss_of(batch: Numbers, weights: Weights = weights) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
             return (weights.trained["w"] * batch.values).mean(), {"mean": batch.values.mean()}
@@ -828,10 +926,10 @@ def test_a_batch_in_parts_teaches_what_the_whole_does():
         assert learner.means() == pytest.approx({"loss": 0.0, "mean": 3.0})
 
 
-def test_where_the_gpus_memory_runs_out_the_batch_is_halved_and_it_is_said():
+def test_batches_are_split_when_the_gpu_runs_out_of_memory():
     weights, notes, most = one_weight(), [], 1
-    portions = Portions(notes.append)
-    learner = Learner(weights, decay=0.0, steps=0, share=full_rate, portions=portions)
+    batch_parts = BatchParts(notes.append)
+    learner = Learner(weights, decay=0.0, steps=0, rate_factor=full_rate, parts=batch_parts)
 
     def loss_of(batch: Numbers) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         if len(batch) > most:
@@ -840,12 +938,12 @@ def test_where_the_gpus_memory_runs_out_the_batch_is_halved_and_it_is_said():
 
     learner.step(Numbers(torch.tensor([1.0, 2.0, 6.0])), loss_of)
     assert weights.trained["w"].item() == pytest.approx(-3.0)  # once, from the whole batch
-    assert (portions.count, learner.steps) == (4, 1)
+    assert (batch_parts.count, learner.steps) == (4, 1)
     assert notes == [
-        f"the GPU's memory ran out: batches are learned from in {parts} parts from now on" for parts in (2, 4)
+        f"out of GPU memory: batches are split into {parts} parts from now on" for parts in (2, 4)
     ]
     most = 0
-    with pytest.raises(BadRun, match=r"memory does not hold even one clip of a batch; try a smaller model\.image_size"):
+    with pytest.raises(OutOfMemory, match=r"memory does not hold a batch of one clip; try a smaller model\.image_size"):
         learner.step(Numbers(torch.tensor([1.0, 2.0, 6.0])), loss_of)
 
 
@@ -871,21 +969,21 @@ def test_scheduled_sampling_falls_to_its_floor():
     assert teacher_forcing_probability(stage, 10**6) == 0.6
 
 
-def test_the_cosine_schedule_ends_near_zero():
+def test_the_cosine_schedule_decays_to_zero():
     stage = replace(CONFIG.adaptation, epochs=10)
     # (1 + cos(πe / 10)) / 2, however many steps there were
-    assert [round(rate_share(stage, epoch, steps=7), 4) for epoch in (0, 5, 9)] == [1.0, 0.5, 0.0245]
+    assert [round(rate_factor(stage, epoch, steps=7), 4) for epoch in (0, 5, 9)] == [1.0, 0.5, 0.0245]
 
 
-def test_warming_up_the_learning_rate_rises_evenly_from_its_first_step_on():
+def test_warm_up_is_linear():
     stage = replace(CONFIG.supervision, warmup_steps=3)
-    assert [rate_share(stage, 0, steps) for steps in range(5)] == [1 / 4, 2 / 4, 3 / 4, 1, 1]
+    assert [rate_factor(stage, 0, steps) for steps in range(5)] == [1 / 4, 2 / 4, 3 / 4, 1, 1]
     cosine = replace(stage, epochs=10, schedule="cosine")
-    assert rate_share(cosine, 5, 1) == pytest.approx(0.5 * 2 / 4)
-    assert rate_share(CONFIG.supervision, 0, 0) == 1
+    assert rate_factor(cosine, 5, 1) == pytest.approx(0.5 * 2 / 4)
+    assert rate_factor(CONFIG.supervision, 0, 0) == 1
 
 
-def test_captions_without_a_known_word_are_no_training_data(prepared):
+def test_captions_without_any_known_word_are_an_error(prepared):
     _, data = prepared
     unknown = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", "zebra"))
     with pytest.raises(BadData, match="no caption of the training split has a word of the vocabulary"):

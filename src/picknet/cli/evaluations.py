@@ -151,8 +151,8 @@ def evaluate(
 
         save(pick_histograms(rows[0].pick_counts, rows[0].pick_positions, num_frames=rows[0].num_frames), histograms)
     if examples:
-        from picknet.show.sheet import example_sheet
         from picknet.show.page import save as save_image
+        from picknet.show.sheet import example_sheet
 
         chosen = evaluation.examples(rows[0], clips)
         save_image(example_sheet([_strip(example, frames=rows[0].num_frames) for example in chosen]), examples)

@@ -4,7 +4,7 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,24 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from picknet.cli.arguments import BadUsage, DatasetName
-from picknet.cli.terminal import many, progress_bars, say
+from picknet.cli.terminal import many, note, progress_bars, shows_progress
 from picknet.errors import PicknetError
+from picknet.training.progress import TrainingProgress
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from picknet.config import Config
-
 
 class MissingExtra(PicknetError):
-    """A part of picknet that is installed on demand."""
+    """A command needs an optional dependency that is not installed."""
 
 
 class StageName(StrEnum):
     supervision = "supervision"
     reinforcement = "reinforcement"
     adaptation = "adaptation"
-    refinement = "refinement"
 
 
 class DeviceName(StrEnum):
@@ -41,11 +39,11 @@ class DeviceName(StrEnum):
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN", help="Run folders; those that differ by the seed alone are averaged.")
+        list[Path], typer.Argument(metavar="RUN", help="Run folders. Runs that differ only in the seed are averaged.")
     ],
-    out: Annotated[Path, typer.Option(help="A folder for report.md and the training curves.")],
+    out: Annotated[Path, typer.Option(help="Folder to write report.md and the training curves to.")],
 ) -> None:
-    """Tell what training runs did: what each stage added, curves, cost."""
+    """Summarise training runs: the gain of each stage, curves, training time."""
     from picknet.study import report
 
     report.write([report.read_run(run) for run in runs], out)
@@ -55,138 +53,128 @@ def report(
 def train(
     data: Annotated[
         list[str],
-        typer.Option(metavar="[NAME=]DIR", help="A data folder; of several, each after its data set's name: coco=DIR."),
+        typer.Option(
+            metavar="[NAME=]DIR",
+            help="A data folder. Repeat it for several, each with the name of its data set, such as coco=DIR.",
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="The run folder; the trained model will be its model/.")],
+    out: Annotated[Path, typer.Option(help="Run folder to create. The trained model is written to its model/.")],
     config: Annotated[
-        Path | None, typer.Argument(metavar="CONFIG.toml", help="The settings, as in configs/msvd.toml.")
+        Path | None, typer.Argument(metavar="CONFIG.toml", help="Settings file, such as configs/msvd.toml.")
     ] = None,
     dataset: Annotated[
         DatasetName | None,
-        typer.Option(help="The data set of a DIR without a name: msvd; with --from and no config: folder."),
+        typer.Option(help="Data set of a DIR without a name. Default: msvd, or folder for --from without a config."),
     ] = None,
     stage: Annotated[
         list[StageName] | None,
         typer.Option(
             "--stage",
             metavar="STAGE",
-            help=f"Only some of {', '.join(StageName)}; with --from and no config: one of them.",
+            help=f"Run only this stage: {', '.join(StageName)}. Can be repeated. "
+            "Default: all with epochs; for --from without a config, one.",
         ),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another setting, as in reward.penalty=-2.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Override a setting, such as reward.penalty=-2."),
     ] = None,
-    start: Annotated[str | None, typer.Option("--from", help="Go on from this model, with its words.")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="Start from this model, with its words, weights and settings.")
+    ] = None,
     fold: Annotated[
         str | None, typer.Option(metavar="K/N", help="Validate on the K-th of N parts of the training clips.")
     ] = None,
     judge: Annotated[
         list[Path] | None,
-        typer.Option(metavar="RUN", help="Runs of folds, which reward PickNet on the clips they were validated on."),
+        typer.Option(metavar="RUN", help="Run of a fold that rewards PickNet on the clips it was validated on."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
-    device: Annotated[DeviceName, typer.Option(help="Where to train.")] = DeviceName.auto,
-    cache: Annotated[Path | None, typer.Option(help="Where features are kept; by default beside the run.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
+    device: Annotated[DeviceName, typer.Option(help="Device to train on.")] = DeviceName.auto,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder for decoded frames and features. Default: beside the run folder.")
+    ] = None,
 ) -> None:
-    """Train the paper's three stages, and refinement where the config asks for it."""
-    from picknet.captioner import find_model
+    """Train a model in the paper's three stages, or fine-tune one."""
     from picknet.data.split import data_folders
 
-    start_folder = find_model(start)[1] if start else None
-    read = _read_config(config, settings or [], start=start_folder, run=out if resume else None)
     default = DatasetName.folder if start and not config else DatasetName.msvd
     folders = data_folders(data, (dataset or default).value)
-    with _train_extra(), _TrainingWatch() as watch:
-        from picknet.training import recipe as training
+    with _train_extra(), _TrainingDisplay() as display:
+        from picknet.training import recipe
 
-        model = training.train(
-            read,
+        model = recipe.train(
+            config,
             data=folders,
             out=out,
-            stages=tuple(name.value for name in stage or (_fine_tuning(read) if start and not config else StageName)),
-            start=start_folder,
-            fold=training.Fold.parse(fold) if fold else None,
+            settings=settings or (),
+            stages=None if stage is None else [name.value for name in stage],
+            start=start,
+            fold=fold,
             judges=judge or (),
             resume=resume,
             device=device.value,
             cache=cache,
-            report=watch.report,
-            seen=watch.seen,
-            note=say,
+            progress=display,
             command=shlex.join(["picknet", *sys.argv[1:]]),
         )
     print(f"{model}: trained; try picknet caption VIDEO --model {out}")
 
 
-def _read_config(path: Path | None, settings: Sequence[str], *, start: Path | None, run: Path | None) -> "Config":
-    """The config named, or else the one of the run to resume or of the model to go on from."""
-    from picknet.config import load_config
-
-    if run and not path:
-        path = run / "config.toml"
-    elif start and not path:
-        path = start / "config.toml"
-    if path is None:
-        raise BadUsage("which settings? Name a config file, as in configs/msvd.toml, or a model to go on from: --from")
-    return load_config(path, settings)
-
-
-def _fine_tuning(config: "Config") -> tuple[StageName]:
-    """The stage in which a trained model goes on: adaptation, or supervision where the model knew no adaptation."""
-    return (StageName.adaptation if config.adaptation.epochs else StageName.supervision,)
-
-
-class _TrainingWatch:
-    """What a training reports: a bar for each stage where somebody watches, a line for each epoch in a file."""
+class _TrainingDisplay(TrainingProgress):
+    """Progress bars on a terminal; otherwise one line per epoch on standard output."""
 
     def __init__(self) -> None:
-        self._progress: Progress | None = progress_bars("{task.fields[facts]}") if sys.stderr.isatty() else None
+        self._bars: Progress | None = progress_bars("{task.fields[figures]}") if shows_progress() else None
         self._tasks: dict[str, Any] = {}
 
-    def __enter__(self) -> "_TrainingWatch":
-        if self._progress:
-            self._progress.start()
+    def __enter__(self) -> "_TrainingDisplay":
+        if self._bars:
+            self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._progress:
-            self._progress.stop()
+        if self._bars:
+            self._bars.stop()
 
-    def report(self, stage: str, done: int, total: int, facts: dict[str, float]) -> None:
-        told = {name: f"{name.replace('_', ' ')} {value:.4g}" for name, value in facts.items()}
-        chief = [told[name] for name in ("loss", "reward", "picks", "val_cider", "best_epoch") if name in told]
-        self._move(stage, done, total, ", ".join(chief))
+    def on_epoch(self, stage: str, done: int, total: int, figures: dict[str, float]) -> None:
+        texts = {name: f"{name.replace('_', ' ')} {value:.4g}" for name, value in figures.items()}
+        chief = [texts[name] for name in ("loss", "reward", "picks", "val_cider", "best_epoch") if name in texts]
+        self._update(stage, done, total, ", ".join(chief))
         if not sys.stdout.isatty():
-            print(f"{stage} {done}/{total}: {', '.join(told.values())}", flush=True)
+            print(f"{stage} {done}/{total}: {', '.join(texts.values())}", flush=True)
 
-    def seen(self, split: str, done: int, total: int) -> None:
-        self._move(f"looking at {split}", done, total, "")
+    def on_clip(self, split: str, done: int, total: int) -> None:
+        self._update(f"decoding {split}", done, total, "")
         if done == total and not sys.stdout.isatty():
-            print(f"{split}: {many(total, 'clip')} looked at", flush=True)
+            print(f"{split}: {many(total, 'clip')} decoded", flush=True)
 
-    def _move(self, name: str, done: int, total: int, told: str) -> None:
-        if self._progress is None:
+    def on_note(self, text: str) -> None:
+        note(text)
+
+    def _update(self, name: str, done: int, total: int, figures: str) -> None:
+        if self._bars is None:
             return
-        if name not in self._tasks:  # a resumed stage begins in its middle
-            self._tasks[name] = self._progress.add_task(name, total=total, completed=done - 1, facts=told)
-        self._progress.update(self._tasks[name], completed=done, facts=told)
+        if name not in self._tasks:  # a resumed stage starts in the middle
+            self._tasks[name] = self._bars.add_task(name, total=total, completed=done - 1, figures=figures)
+        self._bars.update(self._tasks[name], completed=done, figures=figures)
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     out: Annotated[Path, typer.Argument(help="The model folder to write.")],
     card: Annotated[
-        Path | None, typer.Option(help="A JSON file of more facts for people (licence, scores), laid over card.json.")
+        Path | None, typer.Option(help="JSON object of more facts for people (licence, scores), added to card.json.")
     ] = None,
 ) -> None:
-    """Write a run's best model as a model folder."""
+    """Write the best model of a run as a model folder."""
     from picknet.files import write_text
 
     more = _read_card(card) if card else {}
     with _train_extra():
-        from picknet.training import recipe as training
+        from picknet.training import recipe
 
-        training.export_run(run, out)
+        recipe.export_run(run, out)
     if more:
         written = json.loads((out / "card.json").read_text(encoding="utf-8"))
         write_text(out / "card.json", json.dumps(written | more, indent=2, ensure_ascii=False) + "\n")
@@ -197,15 +185,15 @@ def _read_card(path: Path) -> dict[str, Any]:
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise BadUsage(f"{path}: is not JSON ({error})") from error
+        raise BadUsage(f"{path}: not valid JSON ({error})") from error
     if not isinstance(card, dict):
-        raise BadUsage(f"{path}: holds no JSON object, as {{\"licence\": \"Apache-2.0\"}} is one")
+        raise BadUsage(f"{path}: not a JSON object, such as {{\"licence\": \"Apache-2.0\"}}")
     return card
 
 
 @contextlib.contextmanager
 def _train_extra() -> Iterator[None]:
-    """Around what needs the `train` extra."""
+    """Explain which extra is missing if an import fails."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""What the stages learn from: a data set's captions as word ids, in batches that a GPU likes."""
+"""The data of a stage: captions as word ids, and batches of captions or clips."""
 
 import dataclasses
 import math
@@ -15,35 +15,36 @@ from torch import Tensor
 from picknet.config import CaptioningConfig, Config, SupervisionConfig
 from picknet.data import BadData
 from picknet.metrics import Cider
-from picknet.text import BOS, EOS, PAD, UNK, Vocabulary, tokenise
-from picknet.training.features import BareSplit, SeenSplit, Sight
-from picknet.training.runs import Step, TrainEpoch
+from picknet.text import EOS, PAD, UNK, Vocabulary, tokenise
+from picknet.training.features import FeatureSource, FeatureSplit, PixelSplit
+from picknet.training.learner import Figures, Step
+from picknet.training.runs import TrainEpoch
 
-LENGTH_BLUR = 4.0
-"""Captions whose lengths differ by less than this many words are mixed freely in batches."""
+LENGTH_NOISE = 4.0
+"""Captions are sorted into batches by length plus noise of up to this many words, so that batches vary."""
 
 Numbers = NDArray[np.int64]
-SightT = TypeVar("SightT", bound=Sight)
+SourceT = TypeVar("SourceT", bound=FeatureSource)
 
 
 @dataclass(frozen=True)
-class Data(Generic[SightT]):
-    """What a stage learns from, all of it on the training device."""
+class Data(Generic[SourceT]):
+    """The training and validation clips of a stage, on the training device."""
 
-    train: SightT
-    val: SightT
+    train: SourceT
+    val: SourceT
     vocabulary: Vocabulary
     words: Tensor
-    """(captions, length): <bos> or a style … <eos>, padded: every caption of the training split."""
+    """(captions, length): every caption of the training split, from <bos> or a style word to <eos>, padded."""
     lengths: Numbers
-    """(captions,): words of each caption and <eos>, which counts in the loss."""
+    """(captions,): number of words of each caption, with <eos>, which counts in the loss."""
     owners: Numbers
-    """(captions,): the clip each caption belongs to."""
+    """(captions,): the index of each caption's clip."""
     device: torch.device
 
     @cached_property
     def train_cider(self) -> Cider:
-        """Document frequencies of the whole training split: a batch of its own would score everything 0."""
+        """CIDEr with document frequencies of the whole training split; those of a batch would score everything 0."""
         return cider_of(self.train)
 
     @cached_property
@@ -52,21 +53,21 @@ class Data(Generic[SightT]):
 
 
 def prepare(
-    train: SightT, val: SightT, vocabulary: Vocabulary, config: Config, device: torch.device
-) -> Data[SightT]:
-    """Captions as word ids; `train` and `val` are on the device already."""
-    ids, owners, beginnings = [], [], []
+    train: SourceT, val: SourceT, vocabulary: Vocabulary, config: Config, device: torch.device
+) -> Data[SourceT]:
+    """Encode the captions as word ids. `train` and `val` must be on the device already."""
+    ids, owners, first_words = [], [], []
     for owner, clip in enumerate(train.clips):
         for caption in clip.captions:
             encoded = vocabulary.encode(tokenise(caption), max_words=config.text.max_words)
-            if any(word != UNK for word in encoded):  # a caption with no known word teaches nothing
+            if any(word != UNK for word in encoded):  # nothing to learn from a caption without any known word
                 ids.append(encoded)
                 owners.append(owner)
-                beginnings.append(vocabulary.styles[clip.style] if clip.style else BOS)
+                first_words.append(vocabulary.first_word(clip.style))
     if not ids:
         raise BadData("no caption of the training split has a word of the vocabulary")
     words = np.full((len(ids), max(map(len, ids)) + 2), PAD, np.int64)
-    words[:, 0] = beginnings
+    words[:, 0] = first_words
     for row, encoded in zip(words, ids, strict=True):
         row[1 : len(encoded) + 2] = [*encoded, EOS]
     return Data(
@@ -80,23 +81,29 @@ def prepare(
     )
 
 
-def cider_of(sight: Sight) -> Cider:
-    """CIDEr against the captions of all clips."""
-    return Cider({clip.name: [tokenise(caption) for caption in clip.captions] for clip in sight.clips})
+def cider_of(split: FeatureSource) -> Cider:
+    """CIDEr with the captions of all clips as references."""
+    return Cider({clip.name: [tokenise(caption) for caption in clip.captions] for clip in split.clips})
+
+
+def first_words(split: FeatureSource, clips: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """clips: (batch,) indices -> the words that their captions begin with, <bos> or a style word: (batch,)"""
+    words = [vocabulary.first_word(split.clips[i].style) for i in clips.tolist()]
+    return torch.tensor(words, device=clips.device)
 
 
 def teacher_forcing_probability(stage: CaptioningConfig, epoch: int) -> float:
-    """Scheduled sampling: an inverse sigmoid that falls from nearly 1 to its floor."""
+    """Scheduled sampling: inverse sigmoid decay from nearly 1 to a floor."""
     k = stage.teacher_forcing_k
     return max(stage.teacher_forcing_floor, k / (k + math.exp(min(epoch / k, 700.0))))
 
 
 @dataclass(frozen=True)
 class ClipBatch:
-    """Clips to try something on."""
+    """Clips on which picks are sampled."""
 
     clips: Tensor
-    """(batch,): their numbers."""
+    """(batch,): their indices."""
 
     def __len__(self) -> int:
         return len(self.clips)
@@ -105,32 +112,37 @@ class ClipBatch:
         return [ClipBatch(part) for part in self.clips.chunk(count)]
 
 
-def clip_batches(sight: SeenSplit, batch_size: int, order: np.random.Generator) -> Iterator[ClipBatch]:
+def clip_batches(split: FeatureSplit, batch_size: int, order: np.random.Generator) -> Iterator[ClipBatch]:
     """Every clip once, in random order."""
-    clips = order.permutation(len(sight.clips))
+    clips = order.permutation(len(split.clips))
     for start in range(0, len(clips), batch_size):
-        yield ClipBatch(torch.from_numpy(clips[start : start + batch_size]).to(sight.counts.device))
+        yield ClipBatch(torch.from_numpy(clips[start : start + batch_size]).to(split.counts.device))
 
 
 @dataclass(frozen=True)
 class CaptionBatch:
-    """Captions to learn, and the clips they describe, each of which is encoded once."""
+    """Captions to learn from, and their clips. Each clip is encoded once."""
 
     captions: Tensor
+    """(captions,): their indices."""
     clips: Tensor
+    """(clips,): their indices."""
     num_frames: Tensor
-    """(clips,): how many frames of each are looked at in supervision."""
+    """(clips,): the number of frames of each that supervision uses."""
     clip_of_caption: Tensor
+    """(captions,): indices into `clips`."""
     length: int
+    """Words of the longest caption, with <eos>."""
     feed_back: tuple[bool, ...]
-    room: int
-    """For how many frames there is room: the CNN is given so many, whatever the batch has."""
+    """(length,): scheduled sampling, whether the decoder's own word is the input of a step."""
+    frame_capacity: int
+    """The number of frames that a batch of the CNN is filled up to."""
 
     def __len__(self) -> int:
         return len(self.captions)
 
     def parts(self, count: int) -> "list[CaptionBatch]":
-        """Some of the clips each, with their captions."""
+        """Parts of the clips, with their captions."""
         if count == 1:
             return [self]
         parts = []
@@ -144,7 +156,7 @@ class CaptionBatch:
                     clips=self.clips[rows],
                     num_frames=self.num_frames[rows],
                     clip_of_caption=self.clip_of_caption[own] - first,
-                    room=max(-(-self.room // count), int(self.num_frames[rows].sum())),
+                    frame_capacity=max(-(-self.frame_capacity // count), int(self.num_frames[rows].sum())),
                 )
             )
         return parts
@@ -153,19 +165,20 @@ class CaptionBatch:
 def caption_batches(
     data: Data[Any], stage: CaptioningConfig, *, epoch: int, order: np.random.Generator
 ) -> Iterator[CaptionBatch]:
-    """Every caption once, in groups of `captions_per_video` of one clip; groups of like length make a batch."""
+    """Every caption once. Captions of one clip come in groups of `captions_per_video`; a batch consists of groups of
+    similar length."""
     teacher = teacher_forcing_probability(stage, epoch)
-    # Roughly by length: a batch takes as many steps as its longest caption has words.
-    about = data.lengths + order.uniform(0, LENGTH_BLUR, len(data.lengths))
-    sorted_captions = np.lexsort((about, data.owners))
+    # Roughly by length, since a batch takes as many steps as its longest caption has words.
+    noisy_lengths = data.lengths + order.uniform(0, LENGTH_NOISE, len(data.lengths))
+    sorted_captions = np.lexsort((noisy_lengths, data.owners))
     owners = data.owners[sorted_captions]
     place = np.arange(len(owners)) - np.searchsorted(owners, owners)
     starts = np.flatnonzero(place % stage.captions_per_video == 0)
     groups = np.split(sorted_captions, starts[1:])
-    groups = [groups[i] for i in np.argsort(np.maximum.reduceat(about[sorted_captions], starts), kind="stable")]
+    groups = [groups[i] for i in np.argsort(np.maximum.reduceat(noisy_lengths[sorted_captions], starts), kind="stable")]
     clips = data.owners[[group[0] for group in groups]]
-    num_frames = _frames_looked_at(data, stage, clips, order)
-    for start, end in order.permutation(_cuts(data, stage, num_frames)):
+    num_frames = _num_frames(data, stage, clips, order)
+    for start, end in order.permutation(_batch_bounds(data, stage, num_frames)):
         captions = np.concatenate(groups[start:end])
         length = int(data.lengths[captions].max())
         clip_of_caption = np.repeat(np.arange(end - start), [len(group) for group in groups[start:end]])
@@ -175,22 +188,22 @@ def caption_batches(
             num_frames=torch.from_numpy(num_frames[start:end]).to(data.device),
             clip_of_caption=torch.from_numpy(clip_of_caption).to(data.device),
             length=length,
-            feed_back=tuple((order.random(length) >= teacher).tolist()),  # one draw for each time step
-            room=stage.frames_per_batch if isinstance(stage, SupervisionConfig) else 0,
+            feed_back=tuple((order.random(length) >= teacher).tolist()),  # one draw per time step
+            frame_capacity=stage.frames_per_batch if isinstance(stage, SupervisionConfig) else 0,
         )
 
 
-def _frames_looked_at(data: Data[Any], stage: CaptioningConfig, clips: Numbers, order: np.random.Generator) -> Numbers:
-    """clips: (groups,) -> (groups,): all frames a clip has, or a number drawn for each group"""
+def _num_frames(data: Data[Any], stage: CaptioningConfig, clips: Numbers, order: np.random.Generator) -> Numbers:
+    """clips: (groups,) -> frames to use: (groups,), all of each clip, or a random number for each group"""
     counts: Numbers = data.train.counts.cpu().numpy()[clips]
     if not isinstance(stage, SupervisionConfig) or not stage.min_frames:
         return counts
     return np.minimum(order.integers(stage.min_frames, stage.max_frames + 1, len(clips)), counts)
 
 
-def _cuts(data: Data[Any], stage: CaptioningConfig, num_frames: Numbers) -> Numbers:
-    """Where batches begin and end among the groups, by the frames of each: (batches, 2)"""
-    if isinstance(stage, SupervisionConfig) and isinstance(data.train, BareSplit):
+def _batch_bounds(data: Data[Any], stage: CaptioningConfig, num_frames: Numbers) -> Numbers:
+    """num_frames: (groups,) -> the first group of each batch and the one after its last: (batches, 2)"""
+    if isinstance(stage, SupervisionConfig) and isinstance(data.train, PixelSplit):
         starts, filled = [0], 0
         for i, frames in enumerate(num_frames.tolist()):
             if filled + frames > stage.frames_per_batch:
@@ -205,9 +218,9 @@ def _cuts(data: Data[Any], stage: CaptioningConfig, num_frames: Numbers) -> Numb
 def caption_epochs(
     data: Data[Any],
     stage: CaptioningConfig,
-    batch_loss: Callable[[CaptionBatch, torch.Generator], tuple[Tensor, dict[str, Tensor]]],
+    batch_loss: Callable[[CaptionBatch, torch.Generator], tuple[Tensor, Figures]],
 ) -> TrainEpoch:
-    """An epoch over all captions, given the loss of a batch of them."""
+    """A function that trains for one epoch over all captions with the given loss."""
 
     def train_epoch(epoch: int, step: Step, order: np.random.Generator, generator: torch.Generator) -> None:
         for batch in caption_batches(data, stage, epoch=epoch, order=order):

@@ -1,12 +1,13 @@
-"""A trained network as a model folder, and back: config, words, weights, card, and four ONNX graphs.
+"""Write a trained network as a model folder and read it back: config, words, weights, card, and four ONNX graphs.
 
-The graphs hold no weights. Their initialisers point into weights.safetensors, so that every number is stored once,
-for further training and for use alike.
+The graphs contain no weights. Their initialisers refer to weights.safetensors, so that training and inference share one
+copy of every weight.
 """
 
 import contextlib
 import json
 import logging
+import secrets
 import shutil
 import tempfile
 import warnings
@@ -21,19 +22,22 @@ from picknet.config import Config, ModelConfig, load_config, to_toml
 from picknet.files import UnwritableFile, write_text, written_whole
 from picknet.model.folder import WEIGHTS, BadModel
 from picknet.text import Vocabulary
-from picknet.training.network import Network, State, StridePickNet
+from picknet.training.network import LSTMState, Network, StridePickNet
 from picknet.video.frame import GLANCE_SIZE
 
 
 def export(
     network: Network, vocabulary: Vocabulary, config: Config, folder: str | Path, *, card: dict[str, Any] | None = None
 ) -> None:
-    """Write a model folder, whole or not at all; `card` says what the model was trained on and how good it is."""
+    """Write a model folder, completely or not at all. An existing model folder is replaced.
+
+    card: facts for people, such as training data and scores.
+    """
     from safetensors.torch import save
 
     target = Path(folder)
     if target.exists() and not (target / "words.txt").exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UnwritableFile(f"{target}: is there already and is no model folder; name a new folder")
+        raise UnwritableFile(f"{target}: exists and is not a model folder; choose a new folder")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -46,18 +50,28 @@ def export(
         write_text(building / "card.json", json.dumps(card or {}, indent=2, ensure_ascii=False) + "\n")
         _export_graphs(network, config.model, building)
         building.chmod(0o755)
-        if target.exists():
-            target.rename(building.with_suffix(".old"))
-        building.rename(target)
+        _replace(target, building)
     except OSError as error:
         raise UnwritableFile(f"{target}: cannot be written ({error.strerror or error})") from error
     finally:
-        for leftover in (building, building.with_suffix(".old")):
-            shutil.rmtree(leftover, ignore_errors=True)
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _replace(target: Path, new: Path) -> None:
+    """Rename the folder `new` to `target`. On failure, and on Ctrl-C, an old target is kept or restored."""
+    aside = target.parent / f".{target.name}-{secrets.token_hex(8)}.old"
+    try:
+        if target.exists():
+            target.rename(aside)
+        new.rename(target)
+    finally:
+        if not target.exists() and aside.exists():
+            aside.rename(target)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def load_network(folder: str | Path) -> tuple[Network, Vocabulary, Config]:
-    """The network of a model folder, ready for further training."""
+    """Load the network of a model folder for further training."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -82,7 +96,7 @@ def load_network(folder: str | Path) -> tuple[Network, Vocabulary, Config]:
 
 
 def half_weights(network: Network) -> dict[str, Tensor]:
-    """The weights as a model folder stores them: matrices in 16 bits, vectors (biases, batch norms) in 32."""
+    """The weights as stored in a model folder: matrices in 16 bits, vectors (biases, batch norms) in 32."""
     return {
         name: tensor.detach().to("cpu", torch.float16 if tensor.dim() > 1 else torch.float32).contiguous()
         for name, tensor in _stored(network).items()
@@ -90,7 +104,7 @@ def half_weights(network: Network) -> dict[str, Tensor]:
 
 
 def _stored(network: Network) -> dict[str, Tensor]:
-    # Batch norms count the batches they saw; nothing reads that number.
+    # Without the batch norms' counters of batches, which nothing reads.
     return {name: tensor for name, tensor in network.state_dict().items() if not name.endswith("num_batches_tracked")}
 
 
@@ -99,7 +113,7 @@ class _Graph(nn.Module):
     outputs: tuple[str, ...]
 
     def complete(self, model: Any) -> None:
-        """Say in the ONNX model what tracing could not."""
+        """Edit the ONNX model where tracing falls short."""
 
 
 class _CNNGraph(_Graph):
@@ -123,7 +137,7 @@ class _PolicyGraph(_Graph):
         self.blind = isinstance(self.picknet, StridePickNet) and self.picknet.is_blind
 
     def forward(self, glances: Tensor, templates: Tensor, waits: Tensor) -> Tensor:
-        if self.blind:  # what would be multiplied by zero need not be computed
+        if self.blind:  # skip a network whose output would be multiplied by zero
             assert isinstance(self.picknet, StridePickNet)
             return self.picknet.clock(waits, self.picknet.decide.bias)
         logits: Tensor = self.picknet(glances, templates, waits)
@@ -139,7 +153,7 @@ class _EncoderGraph(_Graph):
         self.outputs = ("next_h", "next_c", *(("keys", "values") if self.encoder.attended else ()))
 
     def forward(self, features: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-        state, keys, values = self.encoder.step(features, State(h, c))
+        state, keys, values = self.encoder.step(features, LSTMState(h, c))
         return (*state, keys, values)[: len(self.outputs)]
 
 
@@ -160,10 +174,10 @@ class _DecoderGraph(_Graph):
         return self.decoder.step(words, video, keys, values, state)
 
     def complete(self, model: Any) -> None:
-        """Let it take one memory for all words, or one for each.
+        """Let the graph accept one memory for all words as well as one for each word.
 
-        PyTorch traces one, since it must know what to broadcast; ONNX sees that as it runs. The 1 is left in two
-        places: the shapes of the inputs, and where keys and values are split into heads.
+        PyTorch traces a memory of size 1, which ONNX broadcasts at run time. The size 1 remains in two places: the
+        shapes of the inputs, and the reshape of keys and values into heads.
         """
         import onnx
 
@@ -176,7 +190,7 @@ class _DecoderGraph(_Graph):
         for name in ("keys", "values"):
             reshaped[name].input[1] = "heads"
             del reshaped[name].attribute[:]
-        sizes = [0, 0, self.decoder.attention.heads, -1]  # 0: as it is
+        sizes = [0, 0, self.decoder.attention.heads, -1]  # 0: unchanged
         model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["heads"], value_ints=sizes))
 
 
@@ -228,26 +242,26 @@ def _export_graph(graph: _Graph, example: dict[str, Tensor], path: Path, weights
             kwargs=example,
             dynamo=True,
             verbose=False,
-            optimize=False,  # it would fold batch norms into new weights; the runtime does that as it loads
+            optimize=False,  # it would fold batch norms into new weights; the runtime does that on load
             input_names=list(graph.inputs),
             output_names=list(graph.outputs),
             dynamic_shapes={name: dynamic.get(name, {0: batch}) for name in graph.inputs},
         )
-        # A transposed weight would be stored a second time; the runtime transposes as it loads.
+        # A transposed weight would be stored a second time; the runtime transposes on load.
         fold_constants(program.model, should_fold=lambda node: False if node.op_type == "Transpose" else None)  # type: ignore[union-attr]
     model = program.model_proto  # type: ignore[union-attr]
     graph.complete(model)
     remove_unused_nodes(model)
     _point_into(model, weights)
     for node in model.graph.node:
-        node.ClearField("metadata_props")  # the exporter's stack traces: large, and of no use here
+        node.ClearField("metadata_props")  # the exporter's stack traces: large and unused
         node.ClearField("doc_string")
     with written_whole(path) as temporary:
         onnx.save(model, temporary)
 
 
 def _point_into(model: Any, weights: Path) -> None:
-    """Replace the weights inside an ONNX model by references into a safetensors file, widened to 32 bits on load."""
+    """Replace the weights of an ONNX model by references into a safetensors file; 16-bit weights are cast to 32."""
     import onnx
 
     with weights.open("rb") as file:
@@ -273,7 +287,7 @@ def _point_into(model: Any, weights: Path) -> None:
     nodes = [*widenings, *model.graph.node]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-    del model.graph.value_info[:]  # it still speaks of the 32-bit initialisers
+    del model.graph.value_info[:]  # it still lists the 32-bit initialisers
 
 
 @contextlib.contextmanager

@@ -1,9 +1,10 @@
-"""A split as the network sees it: CNN features of its frames, extracted once and kept while the CNN is fixed, or
-pixels, which the CNN looks at anew every time while it learns."""
+"""The frames of a split in memory: as CNN features, extracted once if the CNN is fixed, or as pixels, from which
+features are computed in every step while the CNN is trained."""
 
 import hashlib
 import json
 import os
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,40 +22,41 @@ from picknet.config import Config
 from picknet.data import BadData
 from picknet.data.split import Clip, Missing, Split
 from picknet.files import written_whole
-from picknet.training.network import CNN, gather_picked
+from picknet.training.cnn import CNN
+from picknet.training.network import gather_picked
+from picknet.training.pixels import store_pixels
 from picknet.video.file import UnreadableVideo, pixels_and_glances
 from picknet.video.frame import GLANCE_SIZE
 from picknet.video.pictures import UnreadablePicture
 
 CACHE_FORMAT = 2
-"""Raised whenever sampling, glances or pixels change, so that no old cache is read for new code."""
+"""Raised whenever sampling, glances or pixels change, so that new code never reads an old cache."""
 
 CNN_BATCH = 256
-"""Frames that a CNN which is not learning sees at a time."""
+"""Frames per batch of a CNN that is not being trained."""
 
-
-See = Callable[[Tensor], Tensor]
+ExtractFeatures = Callable[[Tensor], Tensor]
 """A CNN: pixels (frames, rows, columns, 3) uint8 -> features (frames, cells, feature_size)."""
 
 
-class Sight(Protocol):
-    """Clips whose picked frames can be seen as features."""
+class FeatureSource(Protocol):
+    """Clips that give features of picked frames: `FeatureSplit` or `PixelSplit`."""
 
     @property
     def clips(self) -> tuple[Clip, ...]: ...
 
     @property
     def counts(self) -> Tensor:
-        """(clips,): how many frames each clip has."""
+        """(clips,): the number of frames of each clip."""
 
-    def picked(self, cnn: See, clips: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
-        """clips: (batch,) numbers of clips, picked: (batch, frames) bool
+    def picked_features(self, cnn: ExtractFeatures, clips: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
+        """clips: (batch,) indices of clips, picked: (batch, frames) bool
         -> features of the picked frames, padded: (batch, most picks, cells, feature_size), counts: (batch,)"""
 
 
 @dataclass(frozen=True)
-class SeenSplit:
-    """Every clip of a split as tensors; clips shorter than num_frames are padded with zeros."""
+class FeatureSplit:
+    """A split as features of a fixed CNN; clips shorter than num_frames are padded with zeros."""
 
     clips: tuple[Clip, ...]
     glances: Tensor
@@ -62,32 +64,32 @@ class SeenSplit:
     features: Tensor
     """(clips, frames, cells, feature_size) float16."""
     counts: Tensor
-    """(clips,): how many frames each clip has."""
+    """(clips,): the number of frames of each clip."""
     missing: tuple[Missing, ...]
-    """Clips of the split that could not be had or read, with the reason."""
+    """Clips of the split that are missing or cannot be read, with the reason."""
 
-    def to(self, device: torch.device) -> "SeenSplit":
+    def to(self, device: torch.device) -> "FeatureSplit":
         tensors = (self.glances.to(device), self.features.to(device), self.counts.to(device))
-        return SeenSplit(self.clips, *tensors, self.missing)
+        return FeatureSplit(self.clips, *tensors, self.missing)
 
-    def picked(self, cnn: See, clips: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
+    def picked_features(self, cnn: ExtractFeatures, clips: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
         features, counts = gather_picked(self.features[clips], picked)
         return features.float(), counts
 
 
 @dataclass(frozen=True)
 class Crop:
-    """How frames are cut and mirrored while the CNN learns."""
+    """Random crops and mirroring while the CNN is trained."""
 
     size: int
     generator: torch.Generator
     frames_per_batch: int
-    """The CNN is given at least so many frames, since a compiled one is slow to take on a new shape."""
+    """Smaller batches are filled up to this number of frames, since a compiled CNN is recompiled for new shapes."""
 
 
 @dataclass(frozen=True)
-class BareSplit:
-    """Every clip of a split as bytes on the training device."""
+class PixelSplit:
+    """A split as pixels on the training device."""
 
     clips: tuple[Clip, ...]
     frames: Tensor
@@ -95,38 +97,55 @@ class BareSplit:
     glances: Tensor
     """(frames of all clips, 56, 56) uint8."""
     firsts: Tensor
-    """(clips,): where each clip begins among the frames."""
+    """(clips,): the index of each clip's first frame."""
     counts: Tensor
+    """(clips,): the number of frames of each clip."""
     missing: tuple[Missing, ...]
     crop: Crop | None = None
 
-    def of(self, split: Split) -> "BareSplit":
-        """Another split of clips that all have their frames here, known by their files.
+    @staticmethod
+    def load(
+        split: Split, config: Config, *, cache: Path, device: torch.device, on_clip: Callable[[], None] = lambda: None
+    ) -> "PixelSplit":
+        """Decode a split, or read its frames from the cache, and move them to the device."""
+        num_frames, size = config.video.num_frames, config.model.image_size
+        stored = store_pixels(split, num_frames=num_frames, size=size, cache=cache, on_clip=on_clip)
+        arrays = (stored.frames, stored.glances, stored.firsts, stored.counts)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nothing writes to it
+            frames, glances, firsts, counts = (torch.from_numpy(array).to(device) for array in arrays)
+        return PixelSplit(stored.clips, frames, glances, firsts, counts, stored.missing)
 
-        Clips that are missing here have to be named by their files, too.
+    def subset(self, split: Split) -> "PixelSplit":
+        """The clips of another split, found by their files; the frames are shared.
+
+        Every file of that split must be a clip of this one, or be missing from it under the file's path as its name.
         """
-        places = {clip.path: place for place, clip in enumerate(self.clips)}
-        unread = {clip.name: clip.reason for clip in self.missing}
-        clips = tuple(clip for clip in split.clips if clip.path in places)
-        missing = [Missing(clip.name, unread[str(clip.path)]) for clip in split.clips if clip.path not in places]
+        indices = {clip.path: index for index, clip in enumerate(self.clips)}
+        reasons = {clip.name: clip.reason for clip in self.missing}
+        clips = tuple(clip for clip in split.clips if clip.path in indices)
+        missing = [Missing(clip.name, reasons[str(clip.path)]) for clip in split.clips if clip.path not in indices]
         if not clips:
             raise BadData(f"no clip of the {split.name} split can be read (first: {missing[0].reason})")
-        rows = torch.tensor([places[clip.path] for clip in clips], device=self.firsts.device)
+        rows = torch.tensor([indices[clip.path] for clip in clips], device=self.firsts.device)
         return replace(
             self, clips=clips, firsts=self.firsts[rows], counts=self.counts[rows], missing=(*split.missing, *missing)
         )
 
-    def picked(self, cnn: See, clips: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
+    def picked_features(self, cnn: ExtractFeatures, clips: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
         rows, positions = picked.nonzero(as_tuple=True)
         numbers = self.firsts[clips][rows] + positions
-        seen = self._whole(cnn, numbers) if self.crop is None else self._cropped(cnn, numbers, rows, self.crop)
+        if self.crop is None:
+            extracted = self._extract(cnn, numbers)
+        else:
+            extracted = self._extract_cropped(cnn, numbers, rows, self.crop)
         counts = picked.sum(1)
         place = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
-        features = seen.new_zeros(len(clips), int(counts.max()), *seen.shape[1:])
-        return features.index_put((rows, place), seen), counts
+        features = extracted.new_zeros(len(clips), int(counts.max()), *extracted.shape[1:])
+        return features.index_put((rows, place), extracted), counts
 
-    def seen(self, cnn: CNN, num_frames: int) -> SeenSplit:
-        """The split as a CNN that has stopped learning sees it."""
+    def extract_features(self, cnn: CNN, num_frames: int) -> FeatureSplit:
+        """The features of all frames by a CNN that is no longer trained."""
         glances = self.glances.new_zeros(len(self.clips), num_frames, GLANCE_SIZE, GLANCE_SIZE)
         features = torch.zeros(
             len(self.clips), num_frames, cnn.num_cells, cnn.feature_size, dtype=torch.float16, device=self.frames.device
@@ -134,14 +153,14 @@ class BareSplit:
         for i, (first, count) in enumerate(zip(self.firsts.tolist(), self.counts.tolist(), strict=True)):
             numbers = torch.arange(first, first + count, device=self.frames.device)
             glances[i, :count] = self.glances[numbers]
-            features[i, :count] = self._whole(cnn, numbers).half()
-        return SeenSplit(self.clips, glances, features, self.counts, self.missing)
+            features[i, :count] = self._extract(cnn, numbers).half()
+        return FeatureSplit(self.clips, glances, features, self.counts, self.missing)
 
     @torch.no_grad()
-    def _whole(self, cnn: See, numbers: Tensor) -> Tensor:
+    def _extract(self, cnn: ExtractFeatures, numbers: Tensor) -> Tensor:
         return torch.cat([cnn(self.frames[part]) for part in torch.split(numbers, CNN_BATCH)])
 
-    def _cropped(self, cnn: See, numbers: Tensor, rows: Tensor, crop: Crop) -> Tensor:
+    def _extract_cropped(self, cnn: ExtractFeatures, numbers: Tensor, rows: Tensor, crop: Crop) -> Tensor:
         """One crop for all frames of a clip; half of the clips are mirrored."""
         num_clips, device = int(rows[-1]) + 1, numbers.device
         spare = self.frames.shape[1] - crop.size
@@ -155,14 +174,14 @@ class BareSplit:
         filled = torch.arange(max(crop.frames_per_batch, len(numbers)), device=device) % len(numbers)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             pixels = self.frames[numbers[filled, None, None], lines[filled][:, :, None], columns[filled][:, None, :]]
-            seen = cnn(pixels)
-        return seen[: len(numbers)].float()
+            features = cnn(pixels)
+        return features[: len(numbers)].float()
 
 
-def see(
-    split: Split, cnn: CNN, config: Config, *, cache: Path, tick: Callable[[], None] = lambda: None
-) -> SeenSplit:
-    """Glances and features of every clip of the split; `tick` is called after each clip."""
+def extract_features(
+    split: Split, cnn: CNN, config: Config, *, cache: Path, on_clip: Callable[[], None] = lambda: None
+) -> FeatureSplit:
+    """Extract glances and features of every clip, or read them from the cache; `on_clip` is called after each clip."""
     fingerprint = _fingerprint(cnn, config)
     num_frames = config.video.num_frames
     glances = np.zeros((len(split.clips), num_frames, GLANCE_SIZE, GLANCE_SIZE), np.uint8)
@@ -178,26 +197,26 @@ def see(
             continue
         counts[i] = len(cached[0])
         glances[i, : counts[i]], features[i, : counts[i]] = cached
-        tick()
+        on_clip()
     device = next(cnn.parameters()).device
     for (i, clip, path), decoded in _decoded(todo, num_frames=num_frames, image_size=config.model.image_size):
         try:
             clip_glances, pixels = decoded.result()
         except (UnreadableVideo, UnreadablePicture) as error:
             missing.append(Missing(clip.name, str(error)))
-            tick()
+            on_clip()
             continue
         with torch.inference_mode():
-            # 16 bits are what is kept, so that a first and a later run see the same numbers.
+            # Rounded to the 16 bits of the cache, so that the first and later runs use the same numbers.
             clip_features = cnn(torch.from_numpy(pixels).to(device)).to("cpu", torch.float16).numpy()
         _write(path, clip_glances, clip_features)
         counts[i] = len(clip_glances)
         glances[i, : counts[i]], features[i, : counts[i]] = clip_glances, clip_features
-        tick()
+        on_clip()
     kept = np.flatnonzero(counts)
     if not len(kept):
         raise BadData(f"no clip of the {split.name} split can be read (first: {missing[0].reason})")
-    return SeenSplit(
+    return FeatureSplit(
         clips=tuple(split.clips[i] for i in kept),
         glances=torch.from_numpy(glances[kept]),
         features=torch.from_numpy(features[kept]),
@@ -212,7 +231,7 @@ Decoded = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 def _decoded(jobs: list[Job], *, num_frames: int, image_size: int) -> Iterator[tuple[Job, "Future[Decoded]"]]:
-    """Decode clips side by side, in order, never more than a few ahead of the CNN."""
+    """Decode clips in several threads; results come in order, and decoding is at most a few clips ahead of the CNN."""
 
     def decode(clip: Clip) -> Decoded:
         frames = pixels_and_glances(clip.path, num_frames=num_frames, size=image_size)
@@ -234,26 +253,26 @@ def _decoded(jobs: list[Job], *, num_frames: int, image_size: int) -> Iterator[t
 
 
 def _fingerprint(cnn: CNN, config: Config) -> str:
-    """Everything that decides what a clip's glances and features are, but the clip."""
+    """Everything besides the clip that determines its glances and features."""
     weights = hashlib.sha256()
     for name, tensor in sorted(cnn.state_dict().items()):
         weights.update(name.encode())
         weights.update(tensor.detach().cpu().numpy().tobytes())
     model = config.model
-    facts = [CACHE_FORMAT, model.cnn, model.image_size, model.grid, config.video.num_frames, weights.hexdigest()]
-    return json.dumps(facts)
+    key = [CACHE_FORMAT, model.cnn, model.image_size, model.grid, config.video.num_frames, weights.hexdigest()]
+    return json.dumps(key)
 
 
 def _cache_path(cache: Path, clip: Clip, fingerprint: str) -> Path:
     status = clip.path.stat()
-    facts = json.dumps([fingerprint, clip.path.name, status.st_size, status.st_mtime_ns])
-    return cache / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.npz"
+    key = json.dumps([fingerprint, str(clip.path.resolve()), status.st_size, status.st_mtime_ns])
+    return cache / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
 
 
 def _read(
     path: Path, *, num_frames: int, shape: tuple[int, ...]
 ) -> tuple[NDArray[np.uint8], NDArray[np.float16]] | None:
-    """A clip's glances and features, or None when the file is not there or not whole."""
+    """A clip's glances and features, or None if the file does not exist or is damaged."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             glances, features = arrays["glances"], arrays["features"]

@@ -1,0 +1,117 @@
+"""Who rewards PickNet: the captioner in training, as in the paper, or captioners trained on other folds."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from picknet.config import Config
+from picknet.data.split import Split, validated_on
+from picknet.metrics import Cider
+from picknet.text import Vocabulary
+from picknet.training.batches import Data, cider_of, first_words
+from picknet.training.export import load_network
+from picknet.training.features import FeatureSplit, PixelSplit, extract_features
+from picknet.training.network import Decoder, Encoder, Network, gather_picked
+from picknet.training.rewards import language_reward
+from picknet.training.runs import BadRun
+
+
+class Judge(NamedTuple):
+    """A captioner whose captions reward PickNet."""
+
+    encoder: Encoder
+    decoder: Decoder
+    vocabulary: Vocabulary
+
+
+@dataclass(frozen=True)
+class Environment:
+    """PickNet's environment: training clips, and the captioner that rewards the picks of each clip.
+
+    In the paper the captioner in training rewards all picks. But it has memorised the captions of its training clips,
+    so its reward says little about the picks. A judge rewards only clips that it was not trained on.
+    """
+
+    judges: tuple[Judge, ...]
+    judge_of: Tensor
+    """(clips,): the index of each clip's judge."""
+    train: FeatureSplit
+    """The clips, with features of their judge's CNN."""
+    cider: Cider
+
+    @staticmethod
+    def of(network: Network, data: Data[FeatureSplit]) -> "Environment":
+        """The paper's: the captioner in training rewards all clips."""
+        judge = Judge(network.encoder, network.decoder, data.vocabulary)
+        return Environment((judge,), torch.zeros_like(data.train.counts), data.train, data.train_cider)
+
+    @torch.no_grad()
+    def language_rewards(self, clips: Tensor, picked: Tensor, *, max_words: int) -> Tensor:
+        """r_l of greedy captions, each in its clip's style. clips: (batch,), picked: (batch, frames) -> (batch,)"""
+        rewards = torch.zeros(len(clips), device=clips.device)
+        for number, judge in enumerate(self.judges):
+            rows = (self.judge_of[clips] == number).nonzero()[:, 0]
+            if not len(rows):
+                continue
+            features, counts = gather_picked(self.train.features[clips[rows]], picked[rows])
+            words = judge.decoder.write(
+                judge.encoder(features.float(), counts),
+                max_words=max_words,
+                first_words=first_words(self.train, clips[rows], judge.vocabulary),
+                never_written=judge.vocabulary.never_written,
+            )
+            names = [self.train.clips[i].name for i in clips[rows].tolist()]
+            rewards[rows] = language_reward(self.cider, judge.vocabulary, names, words)
+        return rewards
+
+
+class JudgeRun(NamedTuple):
+    """A run of a fold, and the names of the clips that it was validated on, so not trained on."""
+
+    folder: Path
+    clips: frozenset[str]
+
+    @staticmethod
+    def read(folder: Path) -> "JudgeRun":
+        if not (folder / "model").is_dir():
+            raise BadRun(f"{folder}: not a run folder with a model, so it cannot be a judge")
+        return JudgeRun(folder, frozenset(validated_on(folder)))
+
+
+def environment_of_judges(
+    runs: Sequence[JudgeRun], split: Split, data: Data[Any], config: Config, *, cache: Path, device: torch.device
+) -> Environment:
+    """The training clips that the judges were validated on, each with features of its judge's CNN."""
+    judges, parts, judge_of = [], [], []
+    for number, run in enumerate(runs):
+        network, vocabulary, settings = load_network(run.folder / "model")
+        network.to(device).eval()
+        settings = dataclasses.replace(settings, video=config.video)
+        clips = tuple(clip for clip in data.train.clips if clip.name in run.clips)
+        if not clips:
+            raise BadRun(f"{run.folder}: was not validated on any clip of this training split, so it cannot judge them")
+        judged = dataclasses.replace(split, clips=clips, missing=())
+        if settings.supervision.cnn_learning_rate:
+            if isinstance(data.train, PixelSplit) and settings.model.image_size == config.model.image_size:
+                pixels = data.train.subset(judged)
+            else:
+                pixels = PixelSplit.load(judged, settings, cache=cache, device=device)
+            part = pixels.extract_features(network.cnn, config.video.num_frames)
+        else:
+            part = extract_features(judged, network.cnn, settings, cache=cache).to(device)
+        parts.append(part)
+        judge_of += [number] * len(part.clips)
+        judges.append(Judge(network.encoder, network.decoder, vocabulary))
+    train = FeatureSplit(
+        clips=tuple(clip for part in parts for clip in part.clips),
+        glances=torch.cat([part.glances for part in parts]),
+        features=torch.cat([part.features for part in parts]),
+        counts=torch.cat([part.counts for part in parts]),
+        missing=(),
+    )
+    return Environment(tuple(judges), torch.tensor(judge_of, device=device), train, cider_of(train))
