@@ -17,7 +17,7 @@ from unittest.mock import patch
 from timing import ROOT, save
 
 from picknet.captioner import Caption, Captioner, load
-from picknet.data.datasets import Dataset, load_split
+from picknet.data.split import Dataset, load_split
 from picknet.model import runtime, search
 from picknet.video.file import Video
 from picknet.video.frame import Frame

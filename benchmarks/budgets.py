@@ -48,16 +48,15 @@ from scenedetect import (
 )
 
 from picknet.captioner import Captioner, load
-from picknet.data.datasets import load_split
-from picknet.files import write_text, written_whole
+from picknet.data.split import load_split
+from picknet.files import write_text
 from picknet.metrics import Cider
 from picknet.picking.budget import BudgetPicker
 from picknet.picking.learned import learned_picker
 from picknet.picking.picker import Picker
 from picknet.picking.plain import KMeansPicker, RandomPicker, UniformPicker
-from picknet.show.page import COLOURS, GREEN
-from picknet.study.charts import Line, Panel, line_chart
-from picknet.study.judging import Choice, Look, described
+from picknet.study.charts import COLOURS, GREEN, Line, Panel, line_chart, save
+from picknet.study.judging import Choice, ClipFeatures, described
 from picknet.text import tokenise
 from picknet.video.frame import Frame
 
@@ -127,12 +126,12 @@ Table = dict[str, dict[int, Tally]]
 def short_clips(captioner: Captioner, data: Path, work: Path, *, beam: int, seed: int) -> Table:
     split = load_split(data, dataset="msvd", split="val")
     cider = _cider(split.clips)
-    look = Look(captioner, work / "features")
+    look = ClipFeatures(captioner, work / "features")
     look.cache.mkdir(parents=True, exist_ok=True)  # type: ignore[union-attr]
-    chooser = Chooser(captioner, look.feature, seed=seed)
+    chooser = Chooser(captioner, look.of_frame, seed=seed)
     table: Table = {}
     for clip in split.clips:
-        frames = look.frames(clip)
+        frames = look.read(clip)
         contents = content_scores(clip.path, [frame.seconds for frame in frames])
         found = {budget: chooser.choices(frames, budget) for budget in BUDGETS}
         for budget, choices in found.items():
@@ -312,11 +311,10 @@ def draw(short: dict[str, Any], path: Path) -> None:
         ]
 
     panels = [
-        Panel("CIDEr of the caption", "99 validation clips", "frames", lines("cider")),
+        Panel("CIDEr of the caption", "99 validation clips", "frames", lines("cider"), padding=5.0),
         Panel("Distance of a frame to the nearest pick", "CNN features; less is better", "frames", lines("coverage")),
     ]
-    with written_whole(path) as temporary:
-        line_chart(panels).image().save(temporary, format="PNG")
+    save(line_chart(panels), path)
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
-from picknet.data.datasets import Clip, load_split
+from picknet.data.split import Clip, load_split
 from picknet.files import write_text, written_whole
 from picknet.video.file import Video
 

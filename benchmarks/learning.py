@@ -29,7 +29,7 @@ import picknet
 from picknet import metrics
 from picknet.captioner import Captioner
 from picknet.config import Config
-from picknet.data.datasets import Clip, Split
+from picknet.data.split import Clip, Split
 from picknet.study.evaluation import evaluate
 from picknet.text import Vocabulary
 from picknet.training import runs, stages

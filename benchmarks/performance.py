@@ -8,9 +8,8 @@ from typing import Any
 
 from timing import RESULTS, ROOT
 
-from picknet.files import write_text, written_whole
-from picknet.show.page import COLOURS, GREEN
-from picknet.study.charts import Line, Panel, line_chart
+from picknet.files import write_text
+from picknet.study.charts import GREEN, INK, Line, Panel, line_chart, save
 from picknet.study.evaluation import markdown_table
 
 DOCS = ROOT / "docs"
@@ -190,9 +189,8 @@ def agreed(agreement: Facts) -> str:
 
 def draw(name: str, panel: Panel) -> str:
     chart = line_chart([panel])
-    write_text(DOCS / f"{name}.svg", chart.svg())
-    with written_whole(DOCS / f"{name}.png") as temporary:
-        chart.image().save(temporary)
+    save(chart, DOCS / f"{name}.svg")
+    save(chart, DOCS / f"{name}.png")
     return f"![{panel.title}]({name}.svg)"
 
 
@@ -209,20 +207,23 @@ def growth(growing: Facts) -> list[str]:
         "A long file costs a small part of decoding it",
         "CPU time of a caption, over that of decoding all of the file, 720p",
         "minutes",
-        [Line("caption", [lengths], GREEN)],
+        [Line("caption", [lengths], GREEN, 2.6)],
         levels=[("decoding it all", 1.0)],
+        from_zero=True,
     )
     large = Panel(
         "The larger the picture, the less a caption costs beside decoding it",
         "CPU milliseconds, ten seconds of video",
         "lines of a picture",
-        [Line("caption", [sizes["caption"]], GREEN), Line("decoding it all", [sizes["decode"]], COLOURS[0])],
+        [Line("caption", [sizes["caption"]], GREEN, 2.6), Line("decoding it all", [sizes["decode"]], INK)],
+        from_zero=True,
     )
     many = Panel(
         "Every pick is one pass of the CNN",
         "CPU milliseconds of a caption, ten seconds of 640×360",
         "picks",
-        [Line("caption", [picks], GREEN)],
+        [Line("caption", [picks], GREEN, 2.6)],
+        from_zero=True,
     )
     panels = {"performance-lengths": long, "performance-sizes": large, "performance-picks": many}
     return [draw(name, panel) for name, panel in panels.items()]

@@ -21,7 +21,7 @@ import openvino.opset13 as ops
 from timing import ROOT, in_turns, parser, ratio, save, times
 
 import picknet
-from picknet.model.runtime import Runtime, State
+from picknet.model.runtime import EncoderState, Runtime
 from picknet.video.file import Video
 
 SAMPLE = ROOT / "samples" / "cockatoo.mp4"
@@ -60,7 +60,7 @@ def quantised_weights(graph: ov.Model) -> ov.Model:
 
 
 def cnns(runtime: Runtime, pixels: list[np.ndarray], calibration: list[np.ndarray]) -> dict[str, Outputs]:
-    graph = runtime._graphs["cnn"]
+    graph = runtime.graphs["cnn"].model
     requests = {"32": compiled(graph, "f32"), "16": compiled(graph, "f16")}
     with contextlib.suppress(ImportError):
         requests["8"] = compiled(quantised_cnn(graph, calibration), "f32")
@@ -71,8 +71,8 @@ def cnns(runtime: Runtime, pixels: list[np.ndarray], calibration: list[np.ndarra
     return {bits: partial(run, request) for bits, request in requests.items()}
 
 
-def decoders(runtime: Runtime, memory: State) -> dict[str, Outputs]:
-    graph = runtime._graphs["decoder"]
+def decoders(runtime: Runtime, memory: EncoderState) -> dict[str, Outputs]:
+    graph = runtime.graphs["decoder"].model
     requests = {
         "32": compiled(graph, "f32"),
         "16": compiled(graph, "f16"),

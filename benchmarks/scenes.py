@@ -30,7 +30,7 @@ from films import CODECS, FPS, NUM_FILMS, make_films, planes, sampled, write_vid
 from scenedetect import ContentDetector, detect
 
 from picknet.captioner import load
-from picknet.data.datasets import Clip, load_split
+from picknet.data.split import Clip, load_split
 from picknet.files import write_text
 from picknet.metrics import Cider
 from picknet.picking.learned import learned_picker

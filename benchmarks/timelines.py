@@ -15,7 +15,7 @@ import numpy as np
 from scenes import Joined, join
 
 from picknet.captioner import Captioner, load
-from picknet.data.datasets import load_split
+from picknet.data.split import load_split
 from picknet.metrics import Cider
 from picknet.text import tokenise
 from picknet.timeline import Segment

@@ -124,7 +124,7 @@ def test_only_picked_frames_are_turned_into_pixels(captioner, frames, monkeypatc
 def rounding(captioner, monkeypatch):
     """A captioner that believes its CNN to round; looking again is counted, and says something else."""
     looked_again = []
-    monkeypatch.setattr(Runtime, "rounds", True)
+    monkeypatch.setattr(Runtime, "computes_in_f16", True)
     exactly = captioner.runtime.exact_features
     monkeypatch.setattr(
         captioner.runtime, "exact_features", lambda pixels: looked_again.append(len(pixels)) or -exactly(pixels)

@@ -8,9 +8,12 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from picknet.captioner import Caption, Captioner, Sentence, Update, load, pick
+    from picknet.captioner import Captioner, NothingToCaption, load, pick
     from picknet.config import Config, load_config
+    from picknet.data.datasets import load_split
     from picknet.errors import PicknetError
+    from picknet.model.folder import BadModel
+    from picknet.picking.budget import BudgetPicker
     from picknet.picking.learned import PickNetPicker, StridePicker
     from picknet.picking.picker import Pick, Picker
     from picknet.picking.plain import (
@@ -22,15 +25,20 @@ if TYPE_CHECKING:
         SceneChangePicker,
         UniformPicker,
     )
-    from picknet.show.frames import PickedFrame
-    from picknet.timeline import Segment
-    from picknet.video.file import Video
+    from picknet.results import Caption, Picked, Segment, Sentence, Update
+    from picknet.show.frames import PickedFrame, anthropic_parts, openai_parts
+    from picknet.study.evaluation import evaluate
+    from picknet.training.recipe import train as train
+    from picknet.video.file import UnreadableVideo, Video
     from picknet.video.frame import Frame
+    from picknet.video.live import Live
 
     __version__: str
 
 __all__ = [
     "AllPicker",
+    "BadModel",
+    "BudgetPicker",
     "Caption",
     "Captioner",
     "CoinPicker",
@@ -38,8 +46,11 @@ __all__ = [
     "EveryNthPicker",
     "Frame",
     "KMeansPicker",
+    "Live",
+    "NothingToCaption",
     "Pick",
     "PickNetPicker",
+    "Picked",
     "PickedFrame",
     "Picker",
     "PicknetError",
@@ -49,19 +60,28 @@ __all__ = [
     "Sentence",
     "StridePicker",
     "UniformPicker",
+    "UnreadableVideo",
     "Update",
     "Video",
     "__version__",
+    "anthropic_parts",
+    "evaluate",
     "load",
     "load_config",
+    "load_split",
+    "openai_parts",
     "pick",
+    # Not `train`, which needs an extra: `from picknet import *` has to work without.
 ]
 
-if not TYPE_CHECKING:  # a type checker would take __getattr__ as leave for any name
+if not TYPE_CHECKING:  # to a type checker, __getattr__ would mean that any name exists
     _HOMES = {
-        "captioner": {"Caption", "Captioner", "Sentence", "Update", "load", "pick"},
+        "captioner": {"Captioner", "NothingToCaption", "load", "pick"},
         "config": {"Config", "load_config"},
+        "data.datasets": {"load_split"},
         "errors": {"PicknetError"},
+        "model.folder": {"BadModel"},
+        "picking.budget": {"BudgetPicker"},
         "picking.learned": {"PickNetPicker", "StridePicker"},
         "picking.picker": {"Pick", "Picker"},
         "picking.plain": {
@@ -73,23 +93,31 @@ if not TYPE_CHECKING:  # a type checker would take __getattr__ as leave for any 
             "SceneChangePicker",
             "UniformPicker",
         },
-        "show.frames": {"PickedFrame"},
-        "timeline": {"Segment"},
-        "video.file": {"Video"},
+        "results": {"Caption", "Picked", "Segment", "Sentence", "Update"},
+        "show.frames": {"PickedFrame", "anthropic_parts", "openai_parts"},
+        "study.evaluation": {"evaluate"},
+        "training.recipe": {"train"},
+        "video.file": {"UnreadableVideo", "Video"},
         "video.frame": {"Frame"},
+        "video.live": {"Live"},
     }
 
     def __getattr__(name: str) -> Any:
-        """Public names are imported when they are first asked for, so that `import picknet` costs nothing."""
+        """Public names are imported when they are first used, so that `import picknet` is fast."""
         from importlib import import_module
 
         if name == "__version__":
             return import_module("importlib.metadata").version("picknet")
         for module, names in _HOMES.items():
             if name in names:
-                return getattr(import_module(f"picknet.{module}"), name)
+                try:
+                    return getattr(import_module(f"picknet.{module}"), name)
+                except ModuleNotFoundError as error:
+                    if module != "training.recipe" or (error.name or "").startswith("picknet"):
+                        raise
+                    raise ImportError(f'picknet.{name} needs {error.name}: pip install "picknet[train]"') from error
         raise AttributeError(f"module 'picknet' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted([*__all__, "train"])

@@ -1,8 +1,8 @@
 """The caption metrics of the COCO evaluation code: BLEU, ROUGE-L, CIDEr-D and METEOR.
 
-Candidates are tokenised captions by video, references several for each video; only `score` takes raw strings. Every
-video among the candidates is scored, and must have references. CIDEr comes fitted: `Cider` meets the references once
-and then scores batch after batch, as a reward must.
+Candidates map a video to its tokenised caption, references map a video to several; only `measure` and `score` take raw
+strings. Every candidate's video must have references. `Cider` is fitted to the references once and then scores batch
+after batch, as a reward must.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +27,15 @@ from picknet.errors import PicknetError
 from picknet.text import tokenise
 
 MAX_ORDER = 4
-"""n-grams of 1, ..., 4 words count."""
+"""n-grams of 1, ..., 4 words are counted."""
 CIDER_SIGMA = 6.0
-"""σ: how fast CIDEr-D's reward falls with the difference in length."""
+"""σ of CIDEr-D's Gaussian penalty on the difference in length."""
 CIDER_SCALE = 10.0
 """The factor inside the COCO code's CIDEr."""
 ROUGE_BETA = 1.2
-"""β: how much more recall weighs than precision."""
+"""β: the weight of recall relative to precision."""
 
+Array = NDArray[Any]
 Tokens = Sequence[str]
 Candidates = Mapping[str, Tokens]
 References = Mapping[str, Sequence[Tokens]]
@@ -58,30 +59,75 @@ class Scores:
     bleu4: float
     rouge_l: float
     meteor: float | None
-    """None where Java or the `meteor` extra is missing."""
+    """None if Java or the `meteor` extra is missing."""
     cider: float
 
 
-def score(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> Scores:
-    """All metrics of raw captions. CIDEr's document frequencies come from all `references` handed in."""
+@dataclass(frozen=True)
+class Meteor:
+    """1.0 is what the tables print as 100."""
+
+    corpus: float
+    """The score of the corpus: computed from summed statistics, not the mean over the videos."""
+    by_video: Array
+    """(videos,)"""
+
+
+METRICS = tuple(Scores.__dataclass_fields__)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The metrics video by video, from which the scores of any resample of the videos follow."""
+
+    bleu_counts: Array
+    """(videos, 10): what `bleu` sums up, the columns of `_bleu_counts`."""
+    rouge_l: Array
+    """(videos,)"""
+    meteor: Meteor | None
+    cider: Array
+    """(videos,): document frequencies come from all references."""
+
+    def scores(self) -> Scores:
+        num_videos = len(self.cider)
+        (values,) = self.resampled(np.full((1, num_videos), 1 / num_videos)).T.tolist()
+        return Scores(*(None if math.isnan(value) else value for value in values))  # type: ignore[arg-type]
+
+    def resampled(self, weights: Array) -> Array:
+        """weights: (resamples, videos), rows that sum to 1 -> (metrics, resamples), ×100, in the order of `METRICS`
+
+        METEOR is not a mean over the videos, so a resample moves it by as much as the mean of the videos' METEORs;
+        without METEOR its row is NaN.
+        """
+        meteor = np.full(len(weights), np.nan)
+        if self.meteor is not None:
+            meteor = self.meteor.corpus + weights @ self.meteor.by_video - self.meteor.by_video.mean()
+        bleu = _bleu(weights @ self.bleu_counts * len(self.cider))
+        return np.asarray(100 * np.vstack([bleu, weights @ self.rouge_l, meteor, weights @ self.cider]))
+
+
+def measure(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> Measured:
+    """All metrics of raw captions, video by video. A METEOR that fails becomes a warning."""
     captions = {video: tokenise(caption) for video, caption in candidates.items()}
     tokenised = {video: [tokenise(caption) for caption in several] for video, several in references.items()}
+    _check_references(captions, tokenised)
     try:
-        meteor_score = meteor(captions, tokenised)
+        meteor_scores = meteor(captions, tokenised)
     except MeteorFailed as error:
-        # The other metrics are too dear to be lost with it.
+        # The other metrics took long to compute: keep them.
         warnings.warn(f"no METEOR: {error}", stacklevel=2)
-        meteor_score = None
-    bleu1, bleu2, bleu3, bleu4 = bleu(captions, tokenised)
-    return Scores(
-        bleu1=100 * bleu1,
-        bleu2=100 * bleu2,
-        bleu3=100 * bleu3,
-        bleu4=100 * bleu4,
-        rouge_l=100 * rouge_l(captions, tokenised),
-        meteor=None if meteor_score is None else 100 * meteor_score,
-        cider=100 * cider(captions, tokenised),
+        meteor_scores = None
+    return Measured(
+        bleu_counts=np.array([_bleu_counts(tokens, tokenised[video]) for video, tokens in captions.items()]),
+        rouge_l=np.array([_rouge_l(tokens, tokenised[video]) for video, tokens in captions.items()]),
+        meteor=meteor_scores,
+        cider=np.array(list(Cider(tokenised).score(captions).values())),
     )
+
+
+def score(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> Scores:
+    """All metrics of raw captions. CIDEr's document frequencies come from all `references`."""
+    return measure(candidates, references).scores()
 
 
 # --- BLEU and ROUGE-L -------------------------------------------------------------------------------------------------
@@ -90,27 +136,36 @@ def score(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]
 def bleu(candidates: Candidates, references: References) -> tuple[float, float, float, float]:
     """BLEU-1, ..., BLEU-4 of the corpus; the brevity penalty takes the reference length closest to each candidate's."""
     _check_references(candidates, references)
-    matched, proposed = [0] * MAX_ORDER, [0] * MAX_ORDER
-    candidate_length = reference_length = 0
-    for video, candidate in candidates.items():
-        # An n-gram earns credit as many times as the reference that repeats it most.
-        allowed: Counter[tuple[str, ...]] = Counter()
-        for reference in references[video]:
-            allowed |= _ngrams(reference)
-        for ngram, count in (_ngrams(candidate) & allowed).items():
-            matched[len(ngram) - 1] += count
-        for order in range(1, MAX_ORDER + 1):
-            proposed[order - 1] += max(0, len(candidate) - order + 1)
-        candidate_length += len(candidate)
-        reference_length += min((abs(len(tokens) - len(candidate)), len(tokens)) for tokens in references[video])[1]
+    counts = np.array([_bleu_counts(tokens, references[video]) for video, tokens in candidates.items()])
+    bleu1, bleu2, bleu3, bleu4 = _bleu(counts.sum(axis=0, keepdims=True))[:, 0].tolist()
+    return bleu1, bleu2, bleu3, bleu4
 
+
+def _bleu_counts(candidate: Tokens, references: Sequence[Tokens]) -> list[int]:
+    """Matched n-grams (n = 1, ..., 4), proposed n-grams, the length of the candidate and that of the reference."""
+    # An n-gram counts at most as often as in the reference that repeats it most.
+    allowed: Counter[tuple[str, ...]] = Counter()
+    for reference in references:
+        allowed |= _ngrams(reference)
+    matched = [0] * MAX_ORDER
+    for ngram, count in (_ngrams(candidate) & allowed).items():
+        matched[len(ngram) - 1] += count
+    proposed = [max(0, len(candidate) - order + 1) for order in range(1, MAX_ORDER + 1)]
+    reference_length = min((abs(len(tokens) - len(candidate)), len(tokens)) for tokens in references)[1]
+    return [*matched, *proposed, len(candidate), reference_length]
+
+
+def _bleu(counts: Array) -> Array:
+    """counts: (n, 10), sums of `_bleu_counts` over the videos of n corpora -> BLEU-1, ..., BLEU-4: (4, n)"""
+    matched, proposed = counts[:, :MAX_ORDER], counts[:, MAX_ORDER : 2 * MAX_ORDER]
+    candidate_length, reference_length = counts[:, -2], counts[:, -1]
     # The COCO code's guards against division by zero are part of its result.
     tiny, small = 1e-15, 1e-9
     ratio = (candidate_length + tiny) / (reference_length + small)
-    brevity_penalty = math.exp(1 - 1 / ratio) if ratio < 1 else 1.0
-    precisions = [(match + tiny) / (proposal + small) for match, proposal in zip(matched, proposed, strict=True)]
-    bleu1, bleu2, bleu3, bleu4 = (brevity_penalty * math.prod(precisions[:n]) ** (1 / n) for n in (1, 2, 3, 4))
-    return bleu1, bleu2, bleu3, bleu4
+    brevity_penalty = np.exp(np.minimum(0, 1 - 1 / ratio))
+    precisions = (matched + tiny) / (proposed + small)
+    orders = np.arange(1, MAX_ORDER + 1)
+    return np.asarray(brevity_penalty * (np.cumprod(precisions, axis=1) ** (1 / orders)).T)
 
 
 def _ngrams(tokens: Tokens) -> Counter[tuple[str, ...]]:
@@ -129,7 +184,7 @@ def rouge_l(candidates: Candidates, references: References) -> float:
 
 
 def _rouge_l(candidate: Tokens, references: Sequence[Tokens]) -> float:
-    # The COCO code takes an empty caption for one empty word.
+    # The COCO code treats an empty caption as one empty word.
     candidate, references = candidate or [""], [reference or [""] for reference in references]
     common = [_longest_common_subsequence(candidate, reference) for reference in references]
     if not any(common):
@@ -168,14 +223,14 @@ def cider(candidates: Candidates, references: References) -> float:
 class Cider:
     """CIDEr-D against fixed references: fitted once, it scores a batch of captions in a few milliseconds.
 
-    With h and r how often an n-gram g occurs in a candidate and in a reference, w = log(N / df) its weight among the
-    N videos, |h_n| and |r_n| the norms of the weighted counts of the n-grams of one order n, and δ the difference in
-    length, a candidate's score is the mean over its video's references of
+    Let h and r be the counts of an n-gram g in a candidate and in a reference, w = log(N / df) its weight among the
+    N videos, |h_n| and |r_n| the norms of the weighted counts of the n-grams of order n, and δ the difference in
+    length. A candidate's score is the mean over its video's references of
 
         10/4 · Σ_n Σ_g min(h·w, r·w) · r·w / (|h_n| · |r_n|) · exp(-δ² / 2σ²).
 
-    All that concerns references alone, r·w² / |r_n|, is computed here and kept in one long array, sorted by video and
-    n-gram. Scoring finds the few stretches of it that belong to the n-grams of a candidate, and sums.
+    The part that depends on references alone, r·w² / |r_n|, is precomputed in one array sorted by video and n-gram.
+    Scoring looks up the ranges that belong to the n-grams of a candidate, and sums.
     """
 
     def __init__(self, references: References, *, document_frequencies_from: References | None = None) -> None:
@@ -198,8 +253,8 @@ class Cider:
             self._weight = self._weights(len(documents), document_grams, document_of_sentence)
         weighted, norm = self._weighted(grams)
 
-        # The references of one video that have one n-gram in common stand together: those of the video and n-gram
-        # _keys[i] at _first[i]:_first[i + 1] of the three arrays below.
+        # The references of a video that contain an n-gram are adjacent: those of the video and n-gram _keys[i] are
+        # _first[i]:_first[i + 1] of the three arrays below.
         key = _pair(video_of_sentence[grams.sentence], grams.ngram)
         by_key = np.argsort(key, kind="stable")
         keys, first = np.unique(key[by_key], return_index=True)
@@ -228,8 +283,8 @@ class Cider:
         shared = np.flatnonzero(self._keys[place] == key)
         first, past = self._first[place[shared]], self._first[place[shared] + 1]
 
-        # One term of the sum for each n-gram of a candidate and each reference that has it too: `gram` finds it among
-        # the candidates' n-grams, `row` among the references'.
+        # One term of the sum for each n-gram of a candidate and each reference that contains it: `gram` indexes the
+        # candidates' n-grams, `row` the references'.
         num_terms = past - first
         gram = np.repeat(shared, num_terms)
         row = np.arange(len(gram)) + np.repeat(past - np.cumsum(num_terms), num_terms)
@@ -253,12 +308,12 @@ class Cider:
         weighted = grams.count * self._weight[np.minimum(grams.ngram, len(self._ngrams))]
         group = grams.sentence * MAX_ORDER + grams.order - 1
         norm = np.sqrt(np.bincount(group, weights=weighted**2))[group]
-        # A norm of 0 means that all weights are 0, and so will be the sum it divides.
+        # With a norm of 0 all weights are 0, and so is the sum it divides.
         return weighted, np.where(norm == 0, 1.0, norm)
 
 
 def _sentences(references: References) -> tuple[list[Tokens], NDArray[np.int64]]:
-    """All references in a row, and the index of each one's video."""
+    """All references as one list, and the index of each one's video."""
     sentences = [tokens for several in references.values() for tokens in several]
     video_of_sentence = np.repeat(np.arange(len(references)), [len(several) for several in references.values()])
     return sentences, video_of_sentence
@@ -266,11 +321,11 @@ def _sentences(references: References) -> tuple[list[Tokens], NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class _Grams:
-    """The different n-grams of each sentence: (num_ngrams,) arrays side by side, and the sentences' lengths."""
+    """The distinct n-grams of each sentence as parallel (num_ngrams,) arrays, and the sentences' lengths."""
 
     sentence: NDArray[np.int64]
     ngram: NDArray[np.int64]
-    """Its number in the index; the same new n-gram has the same number, past the end of the index."""
+    """Its number in the index; n-grams that are not in the index have numbers past its end."""
     order: NDArray[np.int64]
     count: NDArray[np.int64]
     length: NDArray[np.int64]
@@ -280,8 +335,8 @@ class _Grams:
 class _NgramIndex:
     """Numbers the n-grams (n = 1, ..., 4) of some sentences: all of order 1 first, then all of order 2, ...
 
-    An n-gram is an (n-1)-gram and one more word: the two numbers, paired into one integer, are looked up in the sorted
-    array of their order. That makes a handful of numpy calls for a whole batch of sentences, and no tuples.
+    An n-gram is an (n-1)-gram and one more word: their two numbers, packed into one integer, are looked up in the
+    sorted array of that order. So a whole batch of sentences takes a handful of numpy calls, and no tuples.
     """
 
     def __init__(self, sentences: Sequence[Tokens]) -> None:
@@ -299,7 +354,7 @@ class _NgramIndex:
         return self._first[-1]
 
     def count(self, sentences: Sequence[Tokens]) -> _Grams:
-        """The different n-grams of each sentence, and how often they occur in it."""
+        """The distinct n-grams of each sentence with their counts."""
         parts = []
         for order, of_sentence, number in self._walk(sentences):
             pairs, counts = np.unique(_pair(of_sentence, number), return_counts=True)
@@ -350,7 +405,7 @@ class _NgramIndex:
 
 _LOW_HALF = (1 << 32) - 1
 _PAST_THE_END = np.iinfo(np.int64).max
-"""Ends a sorted array, so that the place of a value to be found is always one of its places."""
+"""Sentinel at the end of a sorted array, so that searchsorted always returns a valid index."""
 
 
 def _pair(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -361,27 +416,28 @@ def _pair(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.int64]:
 # --- METEOR -----------------------------------------------------------------------------------------------------------
 
 
-def meteor(candidates: Candidates, references: References, *, seconds: float = 600.0) -> float | None:
-    """METEOR 1.5 of the corpus, by the Java program inside pycocoevalcap; None where that or Java is missing.
+def meteor(candidates: Candidates, references: References, *, seconds: float = 600.0) -> Meteor | None:
+    """METEOR 1.5 by the Java program inside pycocoevalcap; None if that or Java is missing.
 
-    The program is stopped, and `MeteorFailed` raised, when it has not finished within `seconds`.
+    Raises `MeteorFailed` if the program has not finished within `seconds`.
     """
     _check_references(candidates, references)
     java, jar = shutil.which("java"), _meteor_jar()
     if java is None or jar is None:
         return None
     with _meteor_program(java, jar, seconds=seconds) as ask:
-        # The program answers a line with a line: first the statistics of each caption, then, for all the statistics in
-        # one line, a score for each caption and the score of the corpus.
+        # First a line with the statistics of each caption; then, for all statistics in one line, a score for each
+        # caption and the score of the corpus.
         statistics = [
             ask(" ||| ".join(["SCORE", *map(_meteor_line, references[video]), _meteor_line(tokens)]), answers=1)[0]
             for video, tokens in candidates.items()
         ]
-        return float(ask(" ||| ".join(["EVAL", *statistics]), answers=len(statistics) + 1)[-1])
+        *by_video, corpus = ask(" ||| ".join(["EVAL", *statistics]), answers=len(statistics) + 1)
+        return Meteor(float(corpus), np.array([float(value) for value in by_video]))
 
 
 def _meteor_line(tokens: Tokens) -> str:
-    # A caption with the separator or a line break inside would be taken for two.
+    # A separator or line break inside a caption would split it in two.
     return " ".join(" ".join(tokens).replace("|||", " ").split())
 
 
@@ -399,7 +455,7 @@ class _Ask(Protocol):
 @contextmanager
 def _meteor_program(java: str, jar: Path, *, seconds: float) -> Iterator[_Ask]:
     """Yield a function that sends the program a line and returns its answers; the program ends with the block."""
-    # Without the language, Java writes a comma into its decimal numbers in some countries.
+    # In some locales Java would write decimal commas.
     options = ["-Xmx1G", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US"]
     command = [java, *options, "-jar", str(jar), "-", "-", "-stdio", "-l", "en", "-norm"]
     too_late = threading.Event()
@@ -412,7 +468,7 @@ def _meteor_program(java: str, jar: Path, *, seconds: float) -> Iterator[_Ask]:
         assert process.stdin is not None
         assert process.stdout is not None
         lines = [b""]
-        # A program that has ended takes nothing more, and answers with empty lines.
+        # A program that has ended raises a broken pipe or answers with empty lines.
         with suppress(BrokenPipeError):
             process.stdin.write(f"{line}\n".encode())
             process.stdin.flush()
@@ -424,7 +480,7 @@ def _meteor_program(java: str, jar: Path, *, seconds: float) -> Iterator[_Ask]:
 
     timer = threading.Timer(seconds, stop)
     timer.daemon = True
-    # Standard error is thrown away: nobody reads it here, and a full pipe would stop the program for ever.
+    # Standard error is discarded: a pipe that nobody reads would fill up and block the program.
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         timer.start()

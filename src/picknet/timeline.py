@@ -1,8 +1,8 @@
-"""A long video as segments: what is shown from when to when, and the files that tell it.
+"""A long video as segments, each with a caption, and the files they are written to.
 
-A scene is one segment, with three exceptions. A long one is told in parts, each with a memory of its own: the model
-knows clips of seconds, and what goes on for a minute is seldom one thing. Neighbours that say the same become one: a
-segment ends where there is something else to say. And one that is too short to be read goes along with the next.
+A scene is one segment, with three exceptions. A long one is described in parts, each with its own memory: the model was
+trained on clips of seconds, and what lasts a minute is seldom one thing. Neighbours with the same caption become one. A
+segment that is too short to be read joins the next.
 """
 
 import csv
@@ -10,46 +10,58 @@ import html
 import io
 import itertools
 import json
+import re
 import textwrap
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 from picknet.picking.picker import Pick
+from picknet.picking.scenes import SceneWatch
+from picknet.results import Segment
+from picknet.sentences import Description
+from picknet.timecode import clock, timecode, timestamp
 from picknet.video.frame import Frame
+from picknet.walk import Walk
 
-PATIENCE = 2
-"""With which strange frame in a row a new scene begins: that of a stream."""
+CUT_PATIENCE = 2
+"""Frames in a row, unlike all before, after which a new scene is certain: as in a stream."""
 LONGEST_PART = 30.0
-"""Seconds of a scene that one sentence is made of."""
+"""Seconds of a scene that one caption is written from."""
 SHORTEST = 1.5
-"""Seconds that a sentence has to stand to be read: about 25 letters, at the 17 a second that subtitles go by."""
+"""Seconds that a caption needs to be read: about 25 letters, at the usual 17 a second of subtitles."""
 LINE_LENGTH = 42
-"""Letters in a line of subtitles, as broadcasters have it."""
+"""Letters in a line of subtitles, the broadcasters' limit."""
+
+Describe = Callable[[Iterator[tuple[Frame, Pick]]], Description | None]
+"""Picked frames -> what they show together; None where nothing is picked."""
 
 
-@dataclass(frozen=True)
-class Segment:
-    """A stretch of a video, and what it shows."""
+def segments(walk: Walk, describe: Describe, *, step: float, model: str) -> Iterator[Segment]:
+    """The segments of a video, in order and without gaps. step: seconds between two frames."""
+    return readable(_every_part(walk, describe, step=step, model=model))
 
-    start: float
-    end: float
-    """Seconds; the next segment starts where this one ends."""
-    text: str
-    confidence: float | None
-    """As in a caption."""
-    picks: tuple[Pick, ...]
-    """The frames that the text was made from."""
-    damage: str | None = None
-    """What of the video could not be read so far."""
 
-    @property
-    def seconds(self) -> float:
-        return self.end - self.start
+def _every_part(walk: Walk, describe: Describe, *, step: float, model: str) -> Iterator[Segment]:
+    """A segment for every scene or part of one, however short."""
+    previous: Segment | None = None
+    for scene in walk.scenes(SceneWatch(patience=CUT_PATIENCE), delay=CUT_PATIENCE - 1):
+        for part in parts(scene):
+            first = next(part)
+            described = describe(walk.picks(itertools.chain([first], part)))
+            if described is None:  # a picker may find nothing here: the segment before goes on
+                continue
+            start, text = first.seconds, described.sentences[0].text
+            if previous:
+                yield replace(previous, end=start)
+            about = (described.confidence, described.picks, walk.damage, walk.name, model)
+            previous = Segment(start, start, text, *about)
+    if previous:
+        yield replace(previous, end=walk.end(step), damage=walk.damage)
 
 
 def parts(scene: Iterator[Frame]) -> Iterator[Iterator[Frame]]:
-    """The frames of a scene, in parts of LONGEST_PART seconds, each as it comes."""
+    """The frames of a scene in parts of LONGEST_PART seconds, each frame as it is read."""
     first = next(scene)
     part_of = itertools.groupby(
         itertools.chain([first], scene), key=lambda frame: (frame.seconds - first.seconds) // LONGEST_PART
@@ -58,27 +70,27 @@ def parts(scene: Iterator[Frame]) -> Iterator[Iterator[Frame]]:
 
 
 def readable(segments: Iterable[Segment]) -> Iterator[Segment]:
-    """Segments that say something new and stand long enough to be read, from ones in a row that may not.
+    """Join segments until each differs from its neighbours and is long enough to be read.
 
-    Of two that become one, the longer has its say.
+    Of two that become one, the longer keeps its caption.
     """
-    before: Segment | None = None
+    previous: Segment | None = None
     short: Segment | None = None
     for segment in segments:
         segment = _joined(short, segment) if short else segment
         short = None
         if segment.seconds < SHORTEST:
             short = segment
-        elif before and before.text == segment.text:
-            before = _joined(before, segment)
+        elif previous and previous.text == segment.text:
+            previous = _joined(previous, segment)
         else:
-            if before:
-                yield before
-            before = segment
+            if previous:
+                yield previous
+            previous = segment
     if short:  # nothing comes after it
-        before = _joined(before, short) if before else short
-    if before:
-        yield before
+        previous = _joined(previous, short) if previous else short
+    if previous:
+        yield previous
 
 
 def _joined(one: Segment, other: Segment) -> Segment:
@@ -88,7 +100,7 @@ def _joined(one: Segment, other: Segment) -> Segment:
 
 
 # --- Files ---
-# Each function gives the content of a file piece by piece, as the segments come.
+# Each function yields the content of a file piece by piece, as the segments come.
 
 
 def as_text(segments: Iterable[Segment]) -> Iterator[str]:
@@ -98,55 +110,104 @@ def as_text(segments: Iterable[Segment]) -> Iterator[str]:
 
 
 def as_json(segments: Iterable[Segment], *, video: str, model: str) -> Iterator[str]:
-    """One object, on one line."""
-    told = list(segments)
-    content = {"video": video, "segments": [_json(segment) for segment in told], "model": model}
-    damage = told[-1].damage if told else None
-    yield json.dumps(content | ({"damage": damage} if damage else {})) + "\n"
+    """One object on one line, with all segments as `Segment.to_dict` has them."""
+    rows = [segment.to_dict() for segment in segments]
+    damage = rows[-1]["damage"] if rows else None
+    yield json.dumps({"video": video, "model": model, "segments": rows, "damage": damage}) + "\n"
 
 
-def _json(segment: Segment) -> dict[str, Any]:
-    return {
-        "start": round(segment.start, 3),
-        "end": round(segment.end, 3),
-        "caption": segment.text,
-        "confidence": segment.confidence,
-        "picks": [pick.as_json() for pick in segment.picks],
-    }
+def as_jsonl(segments: Iterable[Segment]) -> Iterator[str]:
+    """A line for each segment: `Segment.to_dict`."""
+    for segment in segments:
+        yield json.dumps(segment.to_dict()) + "\n"
 
 
 def as_csv(segments: Iterable[Segment], *, video: str) -> Iterator[str]:
-    """A row for each, below the names of the columns; `picks` and `seconds` are lists with blanks between."""
-    yield _row("video", "start", "end", "caption", "confidence", "picks", "seconds")
+    """A row for each segment under a header; `picks` (indexes) and `seconds` are lists separated by spaces."""
+    yield csv_row("video", "start", "end", "caption", "confidence", "picks", "seconds")
     for segment in segments:
         sure = "" if segment.confidence is None else f"{segment.confidence:.4f}"
         indices = " ".join(str(pick.index) for pick in segment.picks)
         seconds = " ".join(f"{pick.seconds:.3f}" for pick in segment.picks)
-        yield _row(video, f"{segment.start:.3f}", f"{segment.end:.3f}", segment.text, sure, indices, seconds)
+        yield csv_row(video, f"{segment.start:.3f}", f"{segment.end:.3f}", segment.text, sure, indices, seconds)
 
 
 def as_srt(segments: Iterable[Segment]) -> Iterator[str]:
-    """SubRip. It has no way to write a tag's bracket, so there is none."""
-    for number, segment in enumerate(_sayable(segments), start=1):
+    """SubRip subtitles. The format cannot escape the brackets of tags, so they are left out."""
+    for number, segment in enumerate(_with_words(segments), start=1):
         text = _lines(segment.text.replace("<", "").replace(">", ""))
-        yield f"{number}\n{_stamp(segment.start, ',')} --> {_stamp(segment.end, ',')}\n{text}\n\n"
+        times = f"{timestamp(segment.start, point=',')} --> {timestamp(segment.end, point=',')}"
+        yield f"{number}\n{times}\n{text}\n\n"
 
 
 def as_vtt(segments: Iterable[Segment]) -> Iterator[str]:
-    """WebVTT."""
+    """WebVTT subtitles."""
     yield "WEBVTT\n\n"
-    for segment in _sayable(segments):
+    for segment in _with_words(segments):
         text = html.escape(_lines(segment.text), quote=False)
-        yield f"{_stamp(segment.start, '.')} --> {_stamp(segment.end, '.')}\n{text}\n\n"
+        yield f"{timestamp(segment.start)} --> {timestamp(segment.end)}\n{text}\n\n"
 
 
-def _sayable(segments: Iterable[Segment]) -> Iterator[Segment]:
-    """A subtitle without a word would be taken for the end of a file."""
+def as_scenes(segments: Iterable[Segment], *, fps: float) -> Iterator[str]:
+    """A scene list as PySceneDetect's `list-scenes` writes it, for tools that read those. It holds no captions.
+
+    fps: the video's frame rate, `Video.fps`. Frames count from 1; the end frame is the last of its scene.
+    """
+    yield csv_row(*SCENE_COLUMNS)
+    for number, segment in enumerate(segments, start=1):
+        start, end = round(segment.start * fps), round(segment.end * fps)
+        cells = [str(number)]
+        for frame, shown in ((start, start + 1), (end, end), (end - start, end - start)):
+            cells += [str(shown), timestamp(frame / fps), f"{frame / fps:.3f}"]
+        yield csv_row(*cells)
+
+
+def as_edl(segments: Iterable[Segment], *, fps: float, video: str) -> Iterator[str]:
+    """A CMX 3600 edit decision list: an event for each segment, its caption as a comment. fps: the video's frame rate.
+
+    Time codes count frames without dropped numbers: at 29.97 frames a second they run at 30, 3.6 s an hour slower than
+    the clock.
+    """
+    name = Path(video).name
+    yield f"TITLE: {_one_line(Path(video).stem)[:70]}\nFCM: NON-DROP FRAME\n\n"
+    rate = max(round(fps), 1)
+    for number, segment in enumerate(segments, start=1):
+        start, end = (timecode(round(seconds * fps), rate=rate) for seconds in (segment.start, segment.end))
+        yield f"{number:03d}  AX       V     C        {start} {end} {start} {end}\n"
+        yield f"* FROM CLIP NAME: {_one_line(name)}\n* COMMENT: {_one_line(segment.text)}\n\n"
+
+
+def as_chapters(segments: Iterable[Segment], *, title: str | None = None) -> Iterator[str]:
+    """Chapters as FFmpeg's metadata: `ffmpeg -i film.mp4 -i chapters.txt -map_chapters 1 -c copy out.mp4`."""
+    yield ";FFMETADATA1\n"
+    if title is not None:
+        yield f"title={_escaped(title)}\n"
+    for segment in segments:
+        start, end = round(segment.start * 1000), round(segment.end * 1000)
+        yield f"\n[CHAPTER]\nTIMEBASE=1/1000\nSTART={start}\nEND={end}\ntitle={_escaped(segment.text)}\n"
+
+
+SCENE_COLUMNS = (
+    "Scene Number",
+    "Start Frame",
+    "Start Timecode",
+    "Start Time (seconds)",
+    "End Frame",
+    "End Timecode",
+    "End Time (seconds)",
+    "Length (frames)",
+    "Length (timecode)",
+    "Length (seconds)",
+)
+
+
+def _with_words(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """Without empty captions: an empty subtitle would look like the end of the file."""
     return (segment for segment in segments if segment.text)
 
 
 def _lines(text: str) -> str:
-    """As few lines as possible, of about one length."""
+    """As few lines as possible, of similar length."""
     lines = textwrap.wrap(text, LINE_LENGTH)
     width = LINE_LENGTH
     while len(closer := textwrap.wrap(text, width := width - 1)) == len(lines) and width > LINE_LENGTH // 2:
@@ -154,20 +215,17 @@ def _lines(text: str) -> str:
     return "\n".join(lines)
 
 
-def _stamp(seconds: float, point: str) -> str:
-    """01:02:03,456"""
-    whole, milliseconds = divmod(round(seconds * 1000), 1000)
-    minutes, whole = divmod(whole, 60)
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:{whole:02d}{point}{milliseconds:03d}"
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
-def clock(seconds: float) -> str:
-    """Hours, minutes and seconds: 0:01:05."""
-    minutes, whole = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{whole:02d}"
+def _escaped(text: str) -> str:
+    """FFmpeg's metadata escapes its own special characters, line ends among them, with a backslash."""
+    return re.sub(r"([=;#\\\n])", r"\\\1", text)
 
 
-def _row(*cells: str) -> str:
+def csv_row(*cells: object) -> str:
+    """A line of a CSV file."""
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(cells)
     return line.getvalue()

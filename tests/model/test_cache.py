@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from picknet.model import cache, runtime
+from picknet.model import cache, graphs
 from picknet.model.runtime import Runtime
 
 PROGRAM = """
@@ -41,8 +41,8 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         def __getattr__(self, name: str) -> object:
             return getattr(real, name)
 
-    real = runtime._core()
-    monkeypatch.setattr(runtime, "_core", Core)
+    real = graphs._core()
+    monkeypatch.setattr(graphs, "_core", Core)
     return compiled
 
 
@@ -53,9 +53,9 @@ def features(folder: Path) -> np.ndarray:
 
 
 def test_what_is_kept_comes_back(place: Path) -> None:
-    assert cache.kept("a") is None
-    cache.keep("a", b"content")
-    assert cache.kept("a") == b"content"
+    assert cache.read("a") is None
+    cache.write("a", b"content")
+    assert cache.read("a") == b"content"
     assert [entry.name for entry in place.iterdir()] == ["a.picknet"]
 
 
@@ -63,11 +63,11 @@ def test_what_is_kept_comes_back(place: Path) -> None:
     "damage", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"", lambda data: data[::-1]]
 )
 def test_what_was_changed_is_not_there(place: Path, damage) -> None:
-    cache.keep("a", b"content")
+    cache.write("a", b"content")
     (place / "a.picknet").write_bytes(damage((place / "a.picknet").read_bytes()))
-    assert cache.kept("a") is None
-    cache.keep("a", b"content")
-    assert cache.kept("a") == b"content"
+    assert cache.read("a") is None
+    cache.write("a", b"content")
+    assert cache.read("a") == b"content"
 
 
 def test_the_entries_not_used_for_longest_go_and_what_is_not_ours_stays(place: Path) -> None:
@@ -75,19 +75,19 @@ def test_the_entries_not_used_for_longest_go_and_what_is_not_ours_stays(place: P
     (place / "letter.txt").write_text("to whom it may concern")
     os.utime(place / "letter.txt", (0, 0))
     for number in range(cache.MAX_ENTRIES):
-        cache.keep(f"{number}", b"")
+        cache.write(f"{number}", b"")
         os.utime(place / f"{number}.picknet", (number, number))
-    assert cache.kept("0") == b""  # used just now
-    cache.keep("new", b"")
+    assert cache.read("0") == b""  # used just now
+    cache.write("new", b"")
     kept = ["new", "0", *map(str, range(2, cache.MAX_ENTRIES))]
     assert {entry.name for entry in place.iterdir()} == {"letter.txt", *(f"{name}.picknet" for name in kept)}
 
 
 def test_an_empty_name_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PICKNET_CACHE", "")
-    cache.keep("a", b"content")
+    cache.write("a", b"content")
     assert cache.folder() is None
-    assert cache.kept("a") is None
+    assert cache.read("a") is None
 
 
 def test_a_machine_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_other_weights_compile_anew(
 def test_what_openvino_refuses_is_made_again(place: Path, model_folder: Path, compilations: list[str]) -> None:
     right = features(model_folder)
     (entry,) = place.iterdir()
-    cache.keep(entry.stem, b"not a compiled graph, but kept as it was")
+    cache.write(entry.stem, b"not a compiled graph, but kept as it was")
     np.testing.assert_array_equal(features(model_folder), right)
     np.testing.assert_array_equal(features(model_folder), right)
     assert len(compilations) == 2

@@ -5,13 +5,17 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from picknet.errors import PicknetError
-from picknet.model.folder import BadModel
-from picknet.model.runtime import PRECISION, Runtime, State
+from picknet.model.folder import BadModel, tensor_spans
+from picknet.model.graphs import MAX_IDLE_REQUESTS, Graph
+from picknet.model.runtime import PRECISION, EncoderState, Runtime
 from picknet.picking.learned import StridePicker
 from picknet.video.frame import Frame
 
@@ -70,7 +74,7 @@ def test_features_are_those_of_the_pytorch_network(either, network, monkeypatch)
     assert np.linalg.norm(near - expected) < 0.05 * np.linalg.norm(expected)
     monkeypatch.setitem(PRECISION, "cnn", "f32")
     plain = Runtime(either.folder)
-    assert not plain.rounds
+    assert not plain.computes_in_f16
     for found in (plain.features(pixels), either.exact_features(pixels)):
         assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
 
@@ -78,15 +82,15 @@ def test_features_are_those_of_the_pytorch_network(either, network, monkeypatch)
 def test_frames_looked_at_side_by_side_have_the_features_they_have_one_by_one(either):
     pixels = np.random.default_rng(4).integers(0, 256, (8, 64, 64, 3), dtype=np.uint8)
     before = pixels.copy()
-    alone = [either.look(one).features() for one in pixels]
+    alone = [either.start_features(one).result() for one in pixels]
     assert len({features.tobytes() for features in alone}) == 8
     for order in (range(8), (3, 0, 1, 2, 7, 6, 5, 4), range(7, -1, -1)):
-        looks = [either.look(one) for one in pixels]
+        looks = [either.start_features(one) for one in pixels]
         for place in order:
-            np.testing.assert_array_equal(looks[place].features(), alone[place])
-            assert looks[place].is_over
+            np.testing.assert_array_equal(looks[place].result(), alone[place])
+            assert looks[place].is_ready
         # A look that nobody waits for does no harm to those that follow.
-        given_up = either.look(np.zeros_like(pixels[0]))
+        given_up = either.start_features(np.zeros_like(pixels[0]))
         del given_up
     np.testing.assert_array_equal(either.features(pixels), np.concatenate(alone))
     either.exact_features(pixels[:1])
@@ -161,7 +165,7 @@ def test_a_decoder_step_is_that_of_the_pytorch_network(either, network, num_memo
 def test_results_stay_what_they_were_when_the_graph_runs_again(either):
     rng = np.random.default_rng(4)
     first = random_memory(rng, either, num_picks=1)
-    kept = State(*(part.copy() for part in first))
+    kept = EncoderState(*(part.copy() for part in first))
     either.encode(random_features(rng, either, 1), first)
     for part, before in zip(first, kept, strict=True):
         assert np.array_equal(part, before)
@@ -222,34 +226,111 @@ def test_without_attention_no_frame_is_kept(runtime):
 def test_only_the_graphs_in_use_are_compiled(model_folder):
     runtime = Runtime(model_folder)
     runtime.encode(np.zeros((1, 1, 1280), np.float32), runtime.start())
-    assert [name for name, _ in runtime._compiled] == ["encoder"]
+    assert [name for name, graph in runtime.graphs.items() if graph.is_compiled] == ["encoder"]
 
 
-def test_what_is_compiled_beside_other_work_is_compiled_once_and_complains_when_it_is_used(model_folder, monkeypatch):
+def test_a_graph_compiled_ahead_is_compiled_once_and_its_error_is_raised_where_it_is_used(model_folder, monkeypatch):
     compiled = []
-    compile_graph = Runtime._compile
+    compile_graph = Graph._compile
 
-    def noted(runtime, name, precision):
-        compiled.append(name)
-        return compile_graph(runtime, name, precision)
+    def noted(graph, precision):
+        compiled.append(graph.name)
+        return compile_graph(graph, precision)
 
-    monkeypatch.setattr(Runtime, "_compile", noted)
+    monkeypatch.setattr(Graph, "_compile", noted)
     runtime = Runtime(model_folder)
-    runtime.begin()
-    runtime.begin()
+    runtime.compile_ahead()
+    runtime.compile_ahead()
     memory = runtime.encode(np.zeros((1, 1, 1280), np.float32), runtime.start())
     runtime.decode(np.array([1]), memory, memory.h)
-    runtime.begin()
-    assert compiled == ["encoder", "decoder"]
+    runtime.compile_ahead()
+    assert sorted(compiled) == ["decoder", "encoder"]
 
-    def broken(runtime, name, precision):
-        raise BadModel(f"{name}: broken")
+    def broken(graph, precision):
+        raise BadModel(f"{graph.name}: broken")
 
-    monkeypatch.setattr(Runtime, "_compile", broken)
+    monkeypatch.setattr(Graph, "_compile", broken)
     runtime = Runtime(model_folder)
-    runtime.begin()
+    runtime.compile_ahead()
     with pytest.raises(BadModel, match=r"^encoder: broken$"):
         runtime.encode(np.zeros((1, 1, 1280), np.float32), runtime.start())
+
+
+class Walk(NamedTuple):
+    """All outputs of a runtime for one made-up video."""
+
+    features: np.ndarray
+    exact_features: np.ndarray
+    probabilities: np.ndarray
+    states: np.ndarray
+    log_probabilities: np.ndarray
+
+
+def walk(runtime, seed):
+    """Use every graph for a video of 1 to 4 frames; a batch and a memory of other sizes from video to video."""
+    rng = np.random.default_rng(seed)
+    pixels = rng.integers(0, 256, (1 + seed % 4, 64, 64, 3), dtype=np.uint8)
+    pending = [runtime.start_features(one) for one in pixels]
+    glances, templates = rng.integers(0, 256, (2, 1 + seed % 3, 56, 56), dtype=np.uint8)
+    probabilities = runtime.policy(glances, templates, np.linspace(0, 2, len(glances), dtype=np.float32))
+    memory = runtime.start()
+    features = [one.result() for one in pending]
+    for one in features:
+        memory = runtime.encode(one, memory)
+    words = rng.integers(4, 16, 1 + seed % 5)
+    states, log_probabilities = np.repeat(memory.h, len(words), axis=0), []
+    for _ in range(3):
+        log_probability, states = runtime.decode(words, memory, states)
+        log_probabilities.append(log_probability)
+        words = log_probability.argmax(axis=1)
+    exact = runtime.exact_features(pixels[:1])
+    return Walk(np.concatenate(features), exact, probabilities, states, np.stack(log_probabilities))
+
+
+def test_eight_threads_share_a_runtime_and_each_gets_the_results_of_one_thread(either):
+    alone = [walk(either, seed) for seed in range(25)]
+    assert len({one.log_probabilities.tobytes() for one in alone}) == 25
+    seeds = [call % 25 for call in range(200)]
+    with ThreadPoolExecutor(8) as threads:
+        together = list(threads.map(partial(walk, either), seeds))
+    for seed, found in zip(seeds, together, strict=True):
+        for ours, expected in zip(found, alone[seed], strict=True):
+            np.testing.assert_array_equal(ours, expected)
+    # A thread has at most four frames in the CNN at a time: 32 requests, of which a part is kept.
+    assert len(either.graphs["cnn"].compiled("f32")._idle) <= MAX_IDLE_REQUESTS
+    assert len(either.graphs["cnn"].compiled(PRECISION["cnn"])._idle) <= MAX_IDLE_REQUESTS
+
+
+def test_threads_that_come_at_once_compile_each_graph_once(model_folder, monkeypatch):
+    compiled = []
+    compile_graph = Graph._compile
+
+    def noted(graph, precision):
+        compiled.append((graph.name, precision))
+        return compile_graph(graph, precision)
+
+    monkeypatch.setattr(Graph, "_compile", noted)
+    runtime = Runtime(model_folder)
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(8):
+            threads.submit(runtime.compile_ahead)
+        first, *others = threads.map(partial(walk, runtime), [3] * 8)
+    expected = [("cnn", "f16"), ("cnn", "f32"), ("decoder", "f32"), ("encoder", "f32"), ("policy", "f32")]
+    assert sorted(compiled) == expected
+    for other in others:
+        np.testing.assert_array_equal(other.log_probabilities, first.log_probabilities)
+
+
+def test_pending_features_can_be_asked_for_twice_and_by_several_threads(either):
+    pixels = np.random.default_rng(11).integers(0, 256, (6, 64, 64, 3), dtype=np.uint8)
+    expected = either.features(pixels)
+    with ThreadPoolExecutor(8) as threads:
+        pending = [either.start_features(one) for one in pixels]
+        found = list(threads.map(lambda place: pending[place % 6].result(), range(48)))
+    for place, features in enumerate(found):
+        np.testing.assert_array_equal(features, expected[[place % 6]])
+    # No request went back to the pool twice: frames that follow do not get each other's features.
+    np.testing.assert_array_equal(either.features(pixels), expected)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends itself Ctrl-C as POSIX knows it")
@@ -448,39 +529,78 @@ def test_a_card_that_is_no_card(copy, capfd, content):
     assert complaint(copy, capfd).startswith(f"{copy}/card.json: ")
 
 
-def test_weights_cut_short(copy, capfd):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-100],
+        lambda content: content[:50],
+        lambda content: content[:5],
+        lambda content: content + b"12345",
+        lambda content: b"not a safetensors file at all",
+        lambda content: (2).to_bytes(8, "little") + b"[]",
+        lambda content: (4).to_bytes(8, "little") + b"{{{{",
+        lambda content: (8).to_bytes(8, "little") + b'{"a": 1}',
+        lambda content: (30).to_bytes(8, "little") + b'{"a": {"data_offsets": "abc"}}',
+        lambda content: (2**62).to_bytes(8, "little") + content[8:],
+    ],
+    ids=["end cut off", "header cut off", "size cut off", "more bytes", "text", "list", "not JSON", "number", "no offsets",
+         "long header"],
+)  # fmt: skip
+def test_damaged_weights(copy, capfd, damage):
     path = copy / "weights.safetensors"
-    content = path.read_bytes()
-    path.write_bytes(content[:-100])
-    assert complaint(copy, capfd) == (
-        f"{path}: is cut short: {len(content) - 100} bytes of {len(content)}; export the model again"
-    )
-    path.write_bytes(content[:50])
-    assert f"{path}: is cut short: 50 bytes, and its header alone needs" in complaint(copy, capfd)
-    path.write_bytes(content[:5])
-    assert complaint(copy, capfd).startswith(f"{path}: is ")
+    path.write_bytes(damage(path.read_bytes()))
+    text = complaint(copy, capfd)
+    assert text.startswith(f"{path}: is damaged or not a safetensors file (")
+    assert text.endswith("); export the model again")
 
 
-def test_weights_with_bytes_too_many(copy, capfd):
-    path = copy / "weights.safetensors"
-    path.write_bytes(path.read_bytes() + b"12345")
-    assert complaint(copy, capfd) == f"{path}: has 5 bytes too many after its last tensor; export the model again"
+def safetensors_file(path, tensors, data):
+    header = json.dumps(tensors).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data)
+    return path
+
+
+def tensor(first, last, shape=None, dtype="F32"):
+    return {"dtype": dtype, "shape": shape or [(last - first) // 4], "data_offsets": [first, last]}
 
 
 @pytest.mark.parametrize(
-    "content",
+    "tensors",
     [
-        b"not a safetensors file at all",
-        (2).to_bytes(8, "little") + b"[]",
-        (4).to_bytes(8, "little") + b"{{{{",
-        (8).to_bytes(8, "little") + b'{"a": 1}',
-        (30).to_bytes(8, "little") + b'{"a": {"data_offsets": "abc"}}',
+        {"a": tensor(0, 8), "b": tensor(12, 16)},  # a hole
+        {"a": tensor(4, 8), "b": tensor(8, 16)},  # a hole at the beginning
+        {"a": tensor(0, 8), "b": tensor(4, 16)},  # an overlap
+        {"a": tensor(0, 16), "b": tensor(0, 16)},
+        {"a": tensor(0, 16, [3])},  # a shape of other bytes
+        {"a": tensor(0, 12)},  # bytes after the last tensor
+        {"a": tensor(0, 16), "b": tensor(16, 20)},  # a tensor beyond the end
     ],
 )
-def test_weights_that_are_no_weights(copy, capfd, content):
+def test_tensors_must_cover_each_byte_of_the_weights_once(tmp_path, tensors):
+    with pytest.raises(BadModel, match=r"/weights: is damaged or not a safetensors file \("):
+        tensor_spans(safetensors_file(tmp_path / "weights", tensors, bytes(16)))
+
+
+def test_weights_of_another_type(tmp_path):
+    path = safetensors_file(tmp_path / "weights", {"a": tensor(0, 16, [2], "F64")}, bytes(16))
+    with pytest.raises(BadModel) as caught:
+        tensor_spans(path)
+    assert str(caught.value) == f"{path}: holds F64 where F16 or F32 was expected; export the model again"
+
+
+def test_tensor_spans_are_those_of_the_header(copy):
     path = copy / "weights.safetensors"
-    path.write_bytes(content)
-    assert complaint(copy, capfd).startswith(f"{path}: is not a safetensors file")
+    content = path.read_bytes()
+    header_size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + header_size])
+    expected = {
+        name: (8 + header_size + one["data_offsets"][0], one["data_offsets"][1] - one["data_offsets"][0], one["dtype"],
+               tuple(one["shape"]))
+        for name, one in header.items()
+        if name != "__metadata__"
+    }  # fmt: skip
+    assert tensor_spans(path) == expected
+    assert len(expected) > 100
 
 
 def test_weights_of_another_model(copy, capfd):

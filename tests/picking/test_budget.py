@@ -1,4 +1,4 @@
-"""A budget of frames, and the rule for new scenes: worked by hand on pictures that have nothing in common."""
+"""Frame budgets and scene changes, worked out by hand on uncorrelated pictures."""
 
 import json
 import weakref
@@ -18,11 +18,11 @@ from picknet.video.frame import GLANCE_SIZE, Frame
 STRIPES = np.where(np.arange(GLANCE_SIZE) // 14 % 2, 60.0, 180.0)
 UPRIGHT = np.tile(STRIPES, (GLANCE_SIZE, 1))
 LYING = UPRIGHT.T
-"""Of the same tones as UPRIGHT, and uncorrelated with it."""
+"""The same tones as UPRIGHT, and uncorrelated with it."""
 
 
 def scene(seed):
-    """A picture of blocks of chance, unlike any other."""
+    """A picture of random blocks, unlike that of any other seed."""
     return np.kron(np.random.default_rng(seed).uniform(20, 230, (7, 7)), np.ones((8, 8)))
 
 
@@ -42,16 +42,16 @@ def picked(pictures, budget, **settings):
 
 @pytest.mark.parametrize("num_frames", [0, 1, 5, 40])
 @pytest.mark.parametrize("budget", [1, 2, 5, 12])
-def test_a_budget_is_kept_in_order_with_the_first_frame_and_in_full_if_it_must(num_frames, budget):
+def test_picks_within_a_budget_are_in_order_and_begin_with_the_first_frame(num_frames, budget):
     pictures = [scene(number) for number in range(num_frames)]
     for exact in (False, True):
         picks = picked(pictures, budget, exact=exact)
         assert picks == sorted(set(picks))
         assert picks[:1] == [0][:num_frames]
-        assert len(picks) == min(budget, num_frames)  # every picture is a new one, so nothing is left out
+        assert len(picks) == min(budget, num_frames)  # every picture is new, so none is left out
 
 
-def test_nothing_new_is_one_frame_and_with_exact_a_stride():
+def test_a_still_video_gives_one_frame_and_with_exact_a_steady_stride():
     assert picked([scene(0)] * 120, 5) == [0]
     picks = picked([scene(0)] * 120, 5, exact=True)
     assert len(picks) == 5
@@ -59,8 +59,8 @@ def test_nothing_new_is_one_frame_and_with_exact_a_stride():
     assert np.diff(picks).min() >= 15
 
 
-def test_moments_in_long_stillness_are_found_under_noise_and_changing_light():
-    chance = np.random.default_rng(0)
+def test_short_events_in_a_long_still_video_are_found_despite_noise_and_changing_light():
+    noise = np.random.default_rng(0)
     pictures = [scene(0)] * 1200
     starts = (130, 500, 530, 900, 1100)
     for start in starts:
@@ -68,7 +68,7 @@ def test_moments_in_long_stillness_are_found_under_noise_and_changing_light():
             pictures[start + second] = crossed = pictures[start + second].copy()
             crossed[16:24, 8 * second : 8 * second + 16] = 255 if start % 500 else 0
     lit = [
-        picture * (1 + 0.2 * np.sin(second / 200)) + chance.normal(0, 2, picture.shape)
+        picture * (1 + 0.2 * np.sin(second / 200)) + noise.normal(0, 2, picture.shape)
         for second, picture in enumerate(pictures)
     ]
     picks = picked(lit, 7)
@@ -76,18 +76,18 @@ def test_moments_in_long_stillness_are_found_under_noise_and_changing_light():
         assert any(start <= index < start + 6 for index in picks)
 
 
-def test_a_live_frame_is_worth_more_than_a_scene_that_stands_still():
+def test_a_changing_frame_is_worth_more_than_a_still_scene():
     pictures = [scene(0)] * 10 + [scene(1)] * 20 + [scene(0)] * 10 + [scene(2), scene(3), scene(4)] + [scene(0)] * 10
     (_, second) = picked(pictures, 2)
     assert second in (40, 41, 42)
-    assert 10 <= picked(pictures, 3)[1] < 30  # and with one frame more, that scene is worth more than a second of them
+    assert 10 <= picked(pictures, 3)[1] < 30  # with one frame more, the still scene beats a second changing one
 
 
-def test_the_frame_that_is_missed_least_is_let_go():
+def test_the_frame_that_is_missed_least_is_dropped():
     """Worked by hand. UPRIGHT and LYING have correlation 0: with a contrast of 60, norms of 60² / (60² + 8²) = 0.983
     and so a difference of 0.983 and a change of 0.983 / 1.013 = 0.970.
 
-    Frames A at 0 s, B at 30, B at 60, A at 90, of which three may stay. Worths: the first B changes from what was
+    Frames A at 0 s, B at 30, B at 60, A at 90, of which three may stay. Weights: the first B changes from what was
     before and not to what comes after, so 0.1 + 0; the second B not from what was before, 0.1 + 0; the last A 0.1 +
     0.970. Distances: B to B 0.3 · 30/60 = 0.15, the least of both; A to A 0.3 · 90/120 = 0.225. Losses: 0.015 for
     either B, the first of which goes; 1.07 · 0.225 = 0.24 for the last A.
@@ -98,16 +98,16 @@ def test_the_frame_that_is_missed_least_is_let_go():
     assert [pick.index for _, pick in BudgetPicker(3).pick(shown([UPRIGHT, LYING, LYING], step=30.0))] == [0, 1]
 
 
-def test_light_is_no_change():
+def test_a_change_of_light_is_not_a_change():
     assert picked([scene(0) * strength for strength in np.linspace(0.5, 1.0, 60)], 8) == [0]
     assert picked([scene(0), scene(0) * 0.5, scene(0) * 0.5 + 60], 8) == [0]
 
 
 class WatchedFrame(Frame):
-    """Not slotted, so that it can be watched."""
+    """Without slots, so that weak references to it are possible."""
 
 
-def test_no_more_frames_are_held_than_the_budget_and_two():
+def test_at_most_two_frames_more_than_the_budget_are_in_memory():
     alive = weakref.WeakSet()
     most = 0
 
@@ -119,7 +119,7 @@ def test_no_more_frames_are_held_than_the_budget_and_two():
             yield frame
 
     assert len(list(BudgetPicker(6).pick(frames()))) == 6
-    assert most <= 6 + 2  # the newest, which is not judged yet, and the one that is just coming
+    assert most <= 6 + 2  # the newest kept, and the one being read
 
 
 @pytest.mark.parametrize("budget", [0, -1, MAX_BUDGET + 1])
@@ -138,7 +138,7 @@ def test_a_budget_needs_no_model_and_starts_with_the_very_first_frame(tmp_path):
     assert (number_of(np.asarray(frames[0])), frames[0].seconds) == (0, 0.0)
 
 
-def test_exactly_as_many_as_there_are_can_be_had_but_no_more(tmp_path):
+def test_exact_budgets_up_to_the_number_of_frames_are_possible(tmp_path):
     video = write_clip(tmp_path / "clip.mp4", num_frames=50)
     assert [number_of(np.asarray(frame)) for frame in pick(video, budget=50, exact=True)] == list(range(50))
     with pytest.raises(BadSetting, match=r"clip\.mp4: exactly 51 frames were asked for, and it has 50"):
@@ -156,7 +156,7 @@ def test_exactly_as_many_as_there_are_can_be_had_but_no_more(tmp_path):
         (["--exact"], "--exact needs a --budget to keep to"),
     ],
 )
-def test_an_impossible_budget_is_wrong_usage(options, message, tmp_path, capsys):
+def test_an_impossible_budget_is_a_usage_error(options, message, tmp_path, capsys):
     with pytest.raises(SystemExit) as exit:
         cli.main(["pick", "cat.mp4", "--out", str(tmp_path / "frames"), *options])
     assert exit.value.code == 2
@@ -164,7 +164,7 @@ def test_an_impossible_budget_is_wrong_usage(options, message, tmp_path, capsys)
     assert not (tmp_path / "frames").exists()
 
 
-def test_the_command_writes_exactly_as_many_pictures_as_it_was_told(tmp_path, capsys):
+def test_the_command_writes_exactly_the_budget(tmp_path, capsys):
     video = write_clip(tmp_path / "clip.mp4", num_frames=50)
     with pytest.raises(SystemExit) as exit:
         cli.main(["pick", str(video), "--out", str(tmp_path / "frames"), "--budget", "3", "--exact"])
@@ -195,20 +195,20 @@ FLASHES = {"white": np.full((56, 56), 255.0), "black": np.zeros((56, 56)), "othe
 
 
 @pytest.mark.parametrize("flash", FLASHES.values(), ids=FLASHES)
-def test_a_flash_is_no_scene(flash):
+def test_a_flash_does_not_start_a_scene(flash):
     assert begins([scene(1)] * 5 + [flash] + [scene(1)] * 5 + [flash] + [scene(1)]) == []
 
 
-def test_noise_slow_light_light_that_is_switched_and_slow_fades_are_no_scenes():
-    chance = np.random.default_rng(0)
-    assert begins([scene(1) + chance.normal(0, 10, (56, 56)) for _ in range(60)]) == []
+def test_noise_changes_of_light_and_slow_fades_do_not_start_a_scene():
+    noise = np.random.default_rng(0)
+    assert begins([scene(1) + noise.normal(0, 10, (56, 56)) for _ in range(60)]) == []
     assert begins([scene(1) * strength for strength in np.linspace(0.2, 1.1, 60)]) == []
     assert begins([scene(1)] * 10 + [scene(1) * 0.4] * 10 + [scene(1)] * 10) == []
     assert begins([scene(1) * (1 - share) + scene(2) * share for share in np.linspace(0, 1, 40)]) == []
 
 
-def test_things_that_move_are_no_scene_where_their_tones_stay():
-    # Half of the picture wanders off, the other half is what it was: correlation 1/2 at the least.
+def test_motion_does_not_start_a_scene_while_the_tones_stay():
+    # One half of the picture moves, the other stays: the correlation is at least 1/2.
     pictures = [np.hstack([scene(1)[:, :28], np.roll(scene(2), 8 * second, axis=0)[:, :28]]) for second in range(30)]
     assert begins(pictures) == []
 

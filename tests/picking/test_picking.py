@@ -1,14 +1,18 @@
-"""Pickers: exact indices by hand, no look into the future, the same seed the same picks."""
+"""Pickers: exact indices worked out by hand, no look-ahead where none is allowed, the same seed the same picks."""
 
 import itertools
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from picknet.picking.budget import BudgetPicker
 from picknet.picking.learned import PickNetPicker, StridePicker
-from picknet.picking.picker import BadPicker, Pick, Plan, planned
+from picknet.picking.picker import BadPicker, Pick, Plan, is_random, looks_ahead, planned
 from picknet.picking.plain import (
     AllPicker,
     CoinPicker,
@@ -73,9 +77,9 @@ def test_a_pick_carries_the_frame_its_time_and_its_probability():
     assert pick == Pick(index=2, seconds=1.0, probability=0.75)
 
 
-def test_with_a_greatest_gap_a_still_video_is_looked_at_again_and_again():
+def test_a_still_video_is_picked_from_at_least_every_max_gap_frames():
     assert picked(PickNetPicker(brightness_policy, max_gap=3), [50] * 8) == [0, 3, 6]
-    # A pick of the policy's own starts the gap anew.
+    # A pick by the policy restarts the gap.
     assert picked(PickNetPicker(brightness_policy, max_gap=3), [50, 50, 80, 80, 80, 80]) == [0, 2, 5]
     with pytest.raises(BadPicker, match=r"^max_gap is 0: 1 \(pick all\) or more is possible"):
         PickNetPicker(brightness_policy, max_gap=0)
@@ -107,7 +111,7 @@ def test_a_stride_picker_starts_half_a_stride_ahead_and_keeps_its_stride():
         assert picked(StridePicker(clock_policy, stride=30 / k), [0] * 30) == picked(UniformPicker(k), [0] * 30)
 
 
-def test_a_stride_picker_may_begin_early():
+def test_first_pick_makes_a_stride_picker_start_early():
     for stride, indices in ((7, [2, 9, 16, 23]), (10, [2, 12, 22]), (14, [2, 16]), (28, [2]), (1000, [2])):
         assert picked(StridePicker(clock_policy, stride=stride, first_pick=2), [0] * 30) == indices
     # Half of a short stride is earlier still.
@@ -122,7 +126,7 @@ def test_a_stride_pick_carries_its_probability():
     assert pick.probability == pytest.approx(3.25 / 2.5 / 2)
 
 
-def test_a_stride_picker_is_early_where_the_policy_says_so():
+def test_a_change_of_scene_shortens_the_stride():
     # After frame 3, frame 11 would be next. Frames 7 on are 20 lighter: half a stride counts as passed, and
     # (4 + 3.75) / 7.5 is above 1 at frame 7, which is then the one to be compared with.
     values = [50] * 7 + [70] * 20
@@ -143,7 +147,7 @@ def test_before_its_first_pick_a_stride_picker_compares_with_the_first_frame():
 def test_the_last_frame_is_picked_by_force_where_no_other_was():
     picks = [pick for _, pick in StridePicker(clock_policy, stride=7.5).pick(grey_frames([50] * 3))]
     assert [pick.index for pick in picks] == [2]
-    assert picks[0].probability == pytest.approx(6.75 / 7.5 / 2)  # below the threshold, and told as it is
+    assert picks[0].probability == pytest.approx(6.75 / 7.5 / 2)  # below the threshold, and reported unchanged
     assert picked(StridePicker(clock_policy, stride=7.5), [50]) == [0]
 
 
@@ -182,7 +186,7 @@ def test_causal_pickers_follow_an_endless_stream_without_reading_ahead(make):
         assert pick.index == read[-1]
 
 
-def test_all_frames_are_all_frames():
+def test_all_picks_every_frame():
     assert picked(AllPicker(), [7] * 4) == [0, 1, 2, 3]
 
 
@@ -277,7 +281,7 @@ def test_the_same_seed_gives_the_same_picks(make):
     assert run(11) != run(12)
 
 
-def test_one_random_picker_does_not_pick_the_same_positions_from_every_video():
+def test_a_random_picker_draws_new_positions_for_every_video():
     picker = RandomPicker(5, seed=0)
     assert len({tuple(picked(picker, [0] * 30)) for _ in range(10)}) > 1
 
@@ -305,7 +309,7 @@ def test_k_means_gives_k_different_frames_however_alike_they_are(values, k, seed
     assert len(picks) == min(k, len(values))
 
 
-def test_k_means_leaves_the_features_as_they_were():
+def test_k_means_does_not_modify_the_features():
     features = {0: np.array([1.0, 2.0]), 1: np.array([5.0, 6.0])}
     list(KMeansPicker(1, features=lambda frame: features[frame.index]).pick(grey_frames([0, 0])))
     assert features[0].tolist() == [1.0, 2.0]
@@ -363,7 +367,7 @@ def test_impossible_distances_and_changes_are_refused():
         lambda: RandomPicker(4, seed=2),
     ],
 )
-def test_a_plan_is_what_is_picked_when_the_frames_are_seen(make):
+def test_a_plan_equals_the_picks_made_from_the_frames(make):
     for count in (1, 2, 3, 7, 30):
         looking, planning = make(), make()
         plan = planned(planning, count)
@@ -371,7 +375,7 @@ def test_a_plan_is_what_is_picked_when_the_frames_are_seen(make):
         assert plan.count == count
         seen = [pick for _, pick in looking.pick(grey_frames(range(count)))]
         assert [pick for _, pick in plan.pick(grey_frames(range(count)))] == seen
-        # Those alone that it asks for will do.
+        # The planned frames alone are enough.
         asked_for = (frame for frame in grey_frames(range(count)) if frame.index in plan.probabilities)
         assert [pick for _, pick in plan.pick(asked_for)] == seen
 
@@ -387,22 +391,22 @@ def test_a_plan_is_what_is_picked_when_the_frames_are_seen(make):
         KMeansPicker(2, features=lambda frame: frame.glance().ravel()),
     ],
 )
-def test_who_has_to_look_has_no_plan(picker):
+def test_pickers_that_look_at_frames_have_no_plan(picker):
     assert planned(picker, 30) is None
 
 
-def test_of_no_frames_there_is_no_plan():
+def test_there_is_no_plan_for_no_frames():
     assert planned(UniformPicker(3), 0) is None
 
 
-def test_a_plan_whose_frames_do_not_come_takes_the_last_that_does():
+def test_a_plan_picks_the_last_readable_frame_if_none_of_its_own_can_be_read():
     plan = Plan(30, {20: None, 25: None})
     assert [pick.index for _, pick in plan.pick(grey_frames(range(12)))] == [11]
     assert [pick.index for _, pick in plan.pick(grey_frames(range(22)))] == [20]
     assert list(plan.pick([])) == []
 
 
-def test_a_clock_is_asked_once_for_all_videos_of_a_length():
+def test_a_plan_is_made_once_for_all_videos_of_a_length():
     asked = []
 
     def policy(glances, templates, waits):
@@ -412,3 +416,66 @@ def test_a_clock_is_asked_once_for_all_videos_of_a_length():
     picker = StridePicker(policy, stride=3, looks=False)
     assert planned(picker, 10) is planned(picker, 10)
     assert len(asked) == 10
+
+
+def test_threads_share_one_plan():
+    asked = []
+
+    def slow_policy(glances, templates, waits):
+        asked.append(threading.get_ident())
+        time.sleep(0.001)
+        return clock_policy(glances, templates, waits)
+
+    picker = StridePicker(slow_policy, stride=3, looks=False)
+    start = threading.Barrier(8)
+
+    def plan(_):
+        start.wait()
+        return planned(picker, 20)
+
+    with ThreadPoolExecutor(8) as threads:
+        plans = list(threads.map(plan, range(8)))
+    assert all(plan is plans[0] for plan in plans)
+    assert len(asked) == 20
+
+
+def reads_all_frames_first(picker):
+    read = []
+
+    def frames():
+        for frame in grey_frames([0, 200] * 5):
+            read.append(frame.index)
+            yield frame
+
+    next(picker.pick(frames()))
+    return len(read) == 10
+
+
+ALL_PICKERS = [
+    *(make() for make in CAUSAL),
+    UniformPicker(2),
+    RandomPicker(2),
+    KMeansPicker(2, features=lambda frame: frame.glance().ravel()),
+    BudgetPicker(2),
+]
+
+
+@pytest.mark.parametrize("picker", ALL_PICKERS, ids=lambda picker: type(picker).__name__)
+def test_pickers_that_read_all_frames_before_the_first_pick_say_so(picker):
+    assert looks_ahead(picker) == reads_all_frames_first(picker)
+
+
+def test_pickers_that_draw_say_so():
+    random = {type(picker) for picker in ALL_PICKERS if is_random(picker)}
+    assert random == {CoinPicker, RandomPicker, KMeansPicker}
+
+
+def test_a_picker_of_any_class_is_neither_random_nor_looking_ahead_by_default():
+    plan = Plan(3, {1: None})
+    assert not looks_ahead(plan)
+    assert not is_random(plan)
+
+
+def test_a_pick_as_a_dictionary_has_all_its_fields_and_no_rounding_noise():
+    pick = Pick(3, 0.1 + 0.2, 0.75, 9)
+    assert pick.to_dict() == {"index": 3, "seconds": 0.3, "probability": 0.75, "frame_number": 9}

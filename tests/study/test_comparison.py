@@ -13,7 +13,8 @@ from PIL import Image
 
 from picknet import metrics
 from picknet.captioner import Captioner, load
-from picknet.data.datasets import BadData, Clip, Split
+from picknet.data import BadData
+from picknet.data.split import Clip, Split
 from picknet.metrics import Scores
 from picknet.study import comparison, judging
 from picknet.study.comparison import Comparison, Difference, Row, chart, compare, difference, markdown, write

@@ -7,7 +7,8 @@ from clips import write_clip
 
 from picknet.captioner import Caption, Captioner, load
 from picknet.config import Config
-from picknet.data.datasets import BadData, Clip, Missing, Split
+from picknet.data import BadData
+from picknet.data.split import Clip, Missing, Split
 from picknet.metrics import Scores, cider
 from picknet.picking.picker import Pick
 from picknet.picking.plain import UniformPicker

@@ -10,8 +10,7 @@ from clips import write_clip
 
 from picknet.captioner import Captioner, load
 from picknet.config import Config, ModelConfig
-from picknet.data.clips import only
-from picknet.data.datasets import BadData, Clip, Missing, Split
+from picknet.data.split import Clip
 from picknet.picking.picker import Pick
 from picknet.picking.plain import AllPicker, UniformPicker
 from picknet.study.judging import Look, Setting, dial, judge, rivals
@@ -146,33 +145,3 @@ def test_random_subsets_have_their_size_and_no_frame_twice(captioner: Captioner,
         size: [size] * 4 for size in range(1, 7)
     }
     assert all(choice == tuple(sorted(choice)) for several in judged.subsets.values() for choice in several)
-
-
-def test_a_list_of_clips_restricts_a_split_and_names_what_it_does_not_know(tmp_path: Path) -> None:
-    clips = tuple(Clip(f"vid{n}", Path(f"{n}.mp4"), ("a cat",)) for n in range(4))
-    split = Split("msvd", "val", clips, (Missing("vid7", "no video named vid7"), Missing("vid8", "no caption")))
-    some = tmp_path / "some.txt"
-    some.write_text("vid3\n\n vid1 \nvid7\n")
-    chosen = only(split, some)
-    assert [clip.name for clip in chosen.clips] == ["vid1", "vid3"]
-    assert [clip.name for clip in chosen.missing] == ["vid7"]
-    for text, said in (
-        ("vid1\nvid9\n", ":2: 'vid9' is no clip of the val split of msvd"),
-        ("vid7\n", ": names no clip that can be used; a clip's name a line is expected"),
-        ("", ": names no clip that can be used; a clip's name a line is expected"),
-    ):
-        some.write_text(text)
-        with pytest.raises(BadData) as error:
-            only(split, some)
-        assert str(error.value) == f"{some}{said}"
-    with pytest.raises(BadData, match=r"none.txt: cannot be read \(No such file or directory\)$"):
-        only(split, tmp_path / "none.txt")
-
-
-def test_a_run_folder_names_the_clips_it_was_validated_on(tmp_path: Path) -> None:
-    split = Split("folder", "train", tuple(Clip(name, tmp_path / f"{name}.mp4", ("a cat",)) for name in "abc"), ())
-    (tmp_path / "clips.json").write_text('{"train": {"used": ["a"]}, "val": {"used": ["b", "c"]}}')
-    assert [clip.name for clip in only(split, tmp_path).clips] == ["b", "c"]
-    (tmp_path / "clips.json").write_text("{}")
-    with pytest.raises(BadData, match=r"its clips\.json does not tell which clips it was validated on$"):
-        only(split, tmp_path)

@@ -9,7 +9,7 @@ import torch
 from clips import write_clip
 
 from picknet.config import parse_config
-from picknet.data.datasets import Clip, Split
+from picknet.data.split import Clip, Split
 from picknet.training.features import BareSplit, Crop, SeenSplit, see
 from picknet.training.network import CNN
 from picknet.training.pixels import store

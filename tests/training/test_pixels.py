@@ -14,7 +14,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from picknet.data.datasets import BadData, Clip, Missing, Split
+from picknet.data import BadData
+from picknet.data.split import Clip, Missing, Split
 from picknet.files import UnwritableFile
 from picknet.training import pixels
 from picknet.training.pixels import FailedWorker, PixelSplit, store
@@ -202,7 +203,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, mixed: Split) ->
     code = f"""
 import resource, signal, sys
 from pathlib import Path
-from picknet.data.datasets import Clip, Split
+from picknet.data.split import Clip, Split
 from picknet.training.pixels import store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -223,7 +224,7 @@ except Exception as error:
 INTERRUPTED = """
 import sys, time
 from pathlib import Path
-from picknet.data.datasets import Clip, Split
+from picknet.data.split import Clip, Split
 from picknet.training.pixels import store
 
 def tick():

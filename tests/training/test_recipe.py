@@ -20,7 +20,8 @@ import torch
 from PIL import Image
 
 from picknet.config import Config, ModelConfig, parse_config, to_toml
-from picknet.data.datasets import BadData, Clip, DataFolder
+from picknet.data import BadData
+from picknet.data.split import Clip, DataFolder
 from picknet.metrics import Cider
 from picknet.text import BOS, EOS, PAD, UNK, Vocabulary, tokenise
 from picknet.training.batches import caption_batches, prepare, teacher_forcing_probability
@@ -213,7 +214,7 @@ import sys
 from pathlib import Path
 from picknet import export, runs, training
 from picknet.config import load_config
-from picknet.data.datasets import DataFolder
+from picknet.data.split import DataFolder
 runs.SAVE_SECONDS = 0.0
 export._export_graphs = lambda *_: None
 config, clips, out, cache, resume = sys.argv[1:]

@@ -1,8 +1,8 @@
 """The `picknet` command: parse, call, print.
 
-What a command needs is imported inside it, so that `picknet --help` answers at once. Results go to standard output,
-everything else to standard error; whatever fails ends as one line and an exit code: 1, 2 for usage and settings, 130
-for Ctrl-C, 143 for a stream that is told to end by SIGTERM.
+Each command imports what it needs when it runs, so that `picknet --help` answers at once. Results go to standard
+output, everything else to standard error. A failure is one line and an exit code: 1, or 2 for wrong usage and settings,
+130 for Ctrl-C, 143 for SIGTERM.
 """
 
 import contextlib
@@ -10,32 +10,44 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from typing import Annotated, NoReturn, cast
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from picknet.cli.arguments import BadUsage
-from picknet.cli.captions import caption, info
+from picknet.cli.captions import caption
 from picknet.cli.evaluations import calibrate, compare, evaluate
 from picknet.cli.frames import pick
+from picknet.cli.help import Command, Group, UsageError
+from picknet.cli.models import info
 from picknet.cli.streams import stream
 from picknet.cli.terminal import say
 from picknet.cli.timelines import timeline
 from picknet.cli.trainings import export, report, train
 from picknet.errors import PicknetError
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # boxes around the help would take half of the time that it takes
-    help="Describe a video from the few frames that matter.",
-)
-for command in (caption, pick, stream, timeline, evaluate, calibrate, compare, report, train, export, info):
-    app.command()(command)
+COMPLETION_VARIABLE = "_PICKNET_COMPLETE"
+"""Set by the shell's completion script, as Typer writes it."""
 
-# Click's own class, wherever this version of Typer keeps its Click.
-UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
+app = typer.Typer(
+    cls=Group,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # boxes around the help would double the time that it takes
+    subcommand_metavar="COMMAND ...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Describe a video from the few frames that matter.\n\n"
+    "`picknet VIDEO` is short for `picknet caption VIDEO`; `picknet COMMAND --help` explains a command.",
+)
+COMMANDS = {
+    "Describe videos": (caption, timeline, stream, pick),
+    "Train models": (info, train, export, report),
+    "Measure models": (evaluate, compare, calibrate),
+}
+for _heading, _commands in COMMANDS.items():
+    for _command in _commands:
+        app.command(cls=Command, rich_help_panel=_heading)(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -44,8 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")  # a file name may hold what the terminal cannot show
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = _run(given or ["--help"])
-        print(end="", flush=True)
+        with _ended_by_sigterm():
+            code = _run(given or ["--help"])
+            print(end="", flush=True)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would end Python with a traceback
         code = _failed("interrupted", code=130)
@@ -56,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except PicknetError as error:
         code = _failed(str(error), code=_exit_code(error))
     except OSError as error:
-        # Files are written by `files.written_whole`, which names them; what has no name is standard output.
+        # Files are written by `files.written_whole`, which names them; an error without a name is standard output's.
         if not isinstance(error, BrokenPipeError):
             say(f"{error.filename or 'standard output'}: {error.strerror or error}")
         with contextlib.suppress(OSError):  # or the interpreter would fail again when it flushes at its end
@@ -66,14 +79,36 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: list[str]) -> int:
-    """What `app(arguments)` does, but for Ctrl-C, on which Typer would end without a word."""
-    command = typer.main.get_command(app)
+    """What `app(arguments)` does, except that Ctrl-C is passed on, where Typer would end without a message."""
+    command: Any = typer.main.get_command(app)
+    if instruction := os.environ.get(COMPLETION_VARIABLE):
+        from typer.completion import shell_complete
+
+        return shell_complete(command, {}, "picknet", COMPLETION_VARIABLE, instruction)
     try:
         with command.make_context("picknet", arguments) as context:
             command.invoke(context)
     except typer.Exit as done:
         return done.exit_code
     return 0
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM unwind the stack, so that temporary files go and worker processes end with this one."""
+
+    def end(*_: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(143)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _exit_code(error: PicknetError) -> int:

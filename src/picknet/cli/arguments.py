@@ -1,17 +1,16 @@
-"""What several commands are told in the same words: models, videos, pickers, data."""
+"""Arguments and options that several commands share: videos, results, models, pickers, data."""
 
-import contextlib
 import glob
 import itertools
 import os
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from picknet.cli.terminal import note, set_quiet
 from picknet.errors import PicknetError
 
 if TYPE_CHECKING:
@@ -21,16 +20,23 @@ if TYPE_CHECKING:
 DEFAULT_K = 6
 """The paper's k: PickNet's average number of picks on MSVD."""
 DEFAULT_CHANGE = 30.0
-"""Grey values: about 6 picks of a clip of MSVD, too."""
+"""Grey values; on MSVD this gives about 6 picks a clip, too."""
+
+# Headings of the help pages.
+OUTPUT = "Output"
+MODEL = "Model"
+PICKING = "Picking frames"
 
 
 class BadUsage(PicknetError):
-    """Options that do not go together."""
+    """Options that contradict each other or the arguments."""
 
 
 class ResultFormat(StrEnum):
     text = "text"
     json = "json"
+    jsonl = "jsonl"
+    csv = "csv"
 
 
 class PickerName(StrEnum):
@@ -59,34 +65,87 @@ class SplitName(StrEnum):
     all = "all"
 
 
+Videos = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="VIDEO", help="Files, folders, patterns such as 'clips/*.mp4', or http(s):// addresses of files."
+    ),
+]
+FORMAT_HELP = "text, json or jsonl (one JSON object a line), or csv."
+OutputFormat = Annotated[
+    ResultFormat | None,
+    typer.Option(
+        "--format", "-f", metavar="FORMAT", show_default="text, or by the suffix of --out", help=FORMAT_HELP,
+        rich_help_panel=OUTPUT,
+    ),
+]  # fmt: skip
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", metavar="FILE", help="Write to this file, not to the screen.", rich_help_panel=OUTPUT),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet", "-q", callback=set_quiet, expose_value=False, help="No progress bar, no notes; errors are shown.",
+        rich_help_panel=OUTPUT,
+    ),
+]  # fmt: skip
+"""A command that has such a parameter need not look at it."""
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODEL", help="A shipped model's name, a model folder or a run folder.", show_default="msvd, shipped",
+        rich_help_panel=MODEL,
+    ),
+]  # fmt: skip
 Style = Annotated[
     str | None,
-    typer.Option(metavar="DATASET", help="Write as captions of another data set that the model learned, as msrvtt."),
+    typer.Option(
+        metavar="DATASET", help="Caption in the style of another data set the model was trained on, e.g. msrvtt.",
+        rich_help_panel=MODEL,
+    ),
+]  # fmt: skip
+Beam = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=1, help="Beam width; 1 is greedy.", show_default="the model's", rich_help_panel=MODEL
+    ),
 ]
-Model = Annotated[
-    str | None, typer.Option(help="A shipped model's name, a model folder or a run folder; the default ships inside.")
-]
-Data = Annotated[Path, typer.Option(help="The data folder: videos/ and captions/.")]
-Beam = Annotated[int | None, typer.Option(min=1, help="Beam width; 1 is greedy. By default what the model says.")]
-Frames = Annotated[int | None, typer.Option(min=1, help="Frames sampled from a video, of which some are picked.")]
+Data = Annotated[Path, typer.Option(metavar="DIR", help="The data folder, with videos/ and captions/.")]
 OnePicker = Annotated[
-    PickerName, typer.Option(metavar="PICKER", help=f"How frames are picked: {', '.join(PickerName)}.")
+    PickerName, typer.Option(metavar="PICKER", help=f"One of {', '.join(PickerName)}.", rich_help_panel=PICKING)
 ]
 K = Annotated[
     int | None,
     typer.Option(
+        metavar="N",
         min=1,
-        help=f"Picks of uniform, kmeans ({DEFAULT_K}) and random (about half the frames); "
-        f"on average, of every n-th and coin ({DEFAULT_K}).",
+        help="Number of picks of uniform, kmeans and random; the average number of every and coin.",
+        show_default=f"{DEFAULT_K}; random: half of the frames",
+        rich_help_panel=PICKING,
     ),
 ]
 Change = Annotated[
     float | None,
     typer.Option(
-        min=0, max=255, help=f"scene: the difference to the last pick above which one is made ({DEFAULT_CHANGE:g})."
+        metavar="X",
+        min=0,
+        max=255,
+        help="For scene: pick a frame that differs from the last pick by more than X grey values.",
+        show_default=f"{DEFAULT_CHANGE:g}",
+        rich_help_panel=PICKING,
     ),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="For random, kmeans and coin.")]
+Frames = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=1, help="Number of frames sampled from a video, to pick from.", show_default="the model's",
+        rich_help_panel=PICKING,
+    ),
+]  # fmt: skip
+Seed = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Seed of random, kmeans and coin.", rich_help_panel=PICKING)
+]
 
 
 def chosen_picker(
@@ -98,15 +157,15 @@ def chosen_picker(
     seed: int,
     captioner: "Callable[[], Captioner]",
 ) -> "Picker":
-    """The picker of this name; picknet and kmeans are those of a captioner."""
+    """The picker of this name; picknet and kmeans need a captioner."""
     from picknet.picking import plain as picking
 
     def distance() -> float:
-        """How far apart k frames are, of as many as are sampled."""
+        """The distance between k of the sampled frames."""
         return max((frames or captioner().config.video.num_frames) / (k or DEFAULT_K), 1.0)
 
     def coin() -> "Picker":
-        # The first frame is one of the k; the others share what is left.
+        # The first frame is always picked; the other k - 1 are drawn from the rest.
         rest = (frames or captioner().config.video.num_frames) - 1
         return picking.CoinPicker(min(((k or DEFAULT_K) - 1) / max(rest, 1), 1.0), seed=seed)
 
@@ -124,7 +183,7 @@ def chosen_picker(
 
 
 def k_of(name: PickerName, k: int | None) -> int | None:
-    """How many frames this picker is told to pick; None where it decides."""
+    """The k of this picker; None where it decides by itself."""
     if name in (PickerName.picknet, PickerName.scene, PickerName.all):
         return None
     return k if name is PickerName.random else k or DEFAULT_K
@@ -135,25 +194,30 @@ def change_of(change: float | None) -> float:
 
 
 def check_numbers(names: Sequence[PickerName], k: int | None, change: float | None) -> None:
-    told = " and ".join(names)
+    """Raise `BadUsage` for a --k or --change that none of the pickers takes."""
+    listed = " and ".join(names)
     if k and all(k_of(name, k) is None for name in names):
-        raise BadUsage(f"--k {k}: means nothing to {told}; uniform, random, kmeans, every and coin take a k")
+        raise BadUsage(f"--k {k}: does not apply to {listed}, only to uniform, random, kmeans, every and coin")
     if change is not None and PickerName.scene not in names:
-        raise BadUsage(f"--change {change:g}: means nothing to {told}; scene takes it")
+        raise BadUsage(f"--change {change:g}: does not apply to {listed}, only to scene")
 
 
 def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The videos that files, folders and patterns stand for, and what is wrong with those that stand for none."""
-    from picknet.video.file import VIDEO_SUFFIXES
-    from picknet.video.source import without_password
+    """The videos that files, folders, patterns and addresses stand for, and a message for each that stands for none."""
+    from picknet.video.file import VIDEO_SUFFIXES, is_video_file
+    from picknet.video.source import is_live, without_password
 
     videos: list[str] = []
     problems: list[str] = []
     for argument in arguments:
-        # A name that exists is no pattern, whatever brackets it holds.
-        matches = [argument] if os.path.lexists(argument) else sorted(glob.glob(argument, recursive=True))
+        # A name that exists is not a pattern, whatever brackets are in it.
+        matches = [argument] if exists(argument) else _matching(argument)
         if not matches and "://" in argument:
-            problems.append(f"{without_password(argument)}: an address, not a file; picknet stream describes those")
+            if is_live(argument):
+                name = without_password(argument)
+                problems.append(f"{name}: a live source, which may have no end; use picknet stream")
+            else:
+                videos.append(argument)
         elif not matches:
             wrong = "no file matches this pattern" if glob.has_magic(argument) else "no such file or folder"
             problems.append(f"{argument or repr(argument)}: {wrong}")
@@ -164,12 +228,24 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
             found = sorted(
                 str(path)
                 for path in Path(match).rglob("*")
-                if path.suffix.lower() in VIDEO_SUFFIXES and not path.name.startswith(".") and path.is_file()
+                if not path.name.startswith(".") and path.is_file() and is_video_file(path)
             )
             videos += found
             if not found:
                 problems.append(f"{match}: no video in this folder (looked for {', '.join(sorted(VIDEO_SUFFIXES))})")
     return videos, problems
+
+
+def exists(path: str) -> bool:
+    return "\0" not in path and os.path.lexists(path)
+
+
+def _matching(pattern: str) -> list[str]:
+    return [] if "\0" in pattern else sorted(glob.glob(pattern, recursive=True))
+
+
+def note_no_confidence(style: str) -> None:
+    note(f"--style {style}: no confidence, which is calibrated for the model's own style only")
 
 
 def sheet_paths(sheet: Path, videos: Sequence[str]) -> list[Path]:
@@ -186,26 +262,17 @@ def sheet_paths(sheet: Path, videos: Sequence[str]) -> list[Path]:
 
 
 def own_names(videos: Sequence[str]) -> list[str]:
-    """What to call that which is written for each video: by its name without the suffix; NAME-2 where there are two.
+    """A file name for each video: its own without the suffix, and NAME-2 for a second one of that name.
 
-    On some disks, names that differ in capitals alone are one.
+    Names that differ in case only count as the same, as some file systems have it.
     """
     taken: set[str] = set()
+    numbers: dict[str, Iterator[int]] = {}
     own: list[str] = []
     for video in videos:
-        stem = Path(video).stem
-        names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
-        own.append(next(name for name in names if name.casefold() not in taken))
-        taken.add(own[-1].casefold())
+        name = stem = Path(video).stem
+        while name.casefold() in taken:
+            name = f"{stem}-{next(numbers.setdefault(stem.casefold(), itertools.count(2)))}"
+        own.append(name)
+        taken.add(name.casefold())
     return own
-
-
-def seconds_to_tell(videos: Sequence[str]) -> int:
-    """How long the films are in all, where somebody sees the bar that it is for."""
-    from picknet.video.file import UnreadableVideo, Video
-
-    total = 0.0
-    for video in videos if sys.stderr.isatty() else ():
-        with contextlib.suppress(UnreadableVideo), Video(video) as opened:
-            total += opened.seconds or 0.0
-    return int(total)

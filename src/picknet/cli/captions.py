@@ -1,16 +1,19 @@
-"""`picknet caption` and `picknet info`."""
+"""`picknet caption`."""
 
+import contextlib
 import dataclasses
 import functools
 import json
+import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
 from picknet.cli.arguments import (
+    OUTPUT,
     BadUsage,
     Beam,
     Change,
@@ -18,100 +21,184 @@ from picknet.cli.arguments import (
     K,
     Model,
     OnePicker,
+    Out,
+    OutputFormat,
     PickerName,
+    Quiet,
     ResultFormat,
     Seed,
     Style,
+    Videos,
     check_numbers,
     chosen_picker,
     find_videos,
+    note_no_confidence,
     sheet_paths,
 )
-from picknet.cli.terminal import print_csv, progress, say, shown
+from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened
+from picknet.cli.terminal import many, note, progress, say, shown
 from picknet.errors import PicknetError
 
 if TYPE_CHECKING:
-    from picknet.captioner import Caption, Captioner
+    from picknet.captioner import Captioner
     from picknet.picking.picker import Pick, Picker
-    from picknet.show.figures import Thumbnail
+    from picknet.results import Caption
+    from picknet.show.page import Thumbnail
     from picknet.video.frame import Frame
 
+MANY_SCENES = 3
+LONG_SECONDS = 30.0
+"""A video of so many scenes and seconds is better described by `picknet timeline`."""
+MANY_VIDEOS = "Many videos"
 
-class CaptionFormat(StrEnum):
-    text = "text"
-    json = "json"
-    csv = "csv"
+Source = str | BinaryIO
 
 
 def caption(
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE", help="Videos, folders of videos, or patterns such as 'clips/*.mp4'.")
-    ],
-    format: Annotated[CaptionFormat, typer.Option(help="json: one object a line.")] = CaptionFormat.text,
+    videos: Videos,
+    format: OutputFormat = None,
+    out: Out = None,
     candidates: Annotated[
         int | None,
-        typer.Option(min=1, max=50, help="So many different sentences, best first, with their probabilities."),
+        typer.Option(
+            metavar="N", min=1, max=50, help="Print N different captions, the most probable first.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     sheet: Annotated[
         Path | None,
-        typer.Option(help="Write the contact sheet: a picture's name for one video, a folder for any number."),
+        typer.Option(
+            metavar="PATH", help="Draw a contact sheet of the picks: an image for one video, a folder for several.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
+    quiet: Quiet = False,
     model: Model = None,
     style: Style = None,
+    beam: Beam = None,
     picker: OnePicker = PickerName.picknet,
     k: K = None,
     change: Change = None,
-    beam: Beam = None,
     frames: Frames = None,
     seed: Seed = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes that work on several videos at a time.")] = 1,
-) -> None:
-    """Write a sentence about each video."""
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", metavar="N", min=1, help="Number of processes.", rich_help_panel=MANY_VIDEOS)
+    ] = 1,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", min=0.1, help="Give up on a video after this time.", show_default="never",
+            rich_help_panel=MANY_VIDEOS,
+        ),
+    ] = None,
+) -> None:  # fmt: skip
+    """Describe each video in one sentence.
+
+    \b
+    Examples:
+      picknet caption film.mp4
+      picknet caption clips/ --jobs 4 --out captions.csv
+      picknet caption film.mp4 --candidates 3 --sheet film.png
+
+    --out collects the results in FILE.part, which becomes FILE at the end: after Ctrl-C or a failure, what was done is
+    in FILE.part, and an older FILE is as it was.
+    """
     check_numbers([picker], k, change)
     if jobs > 1 and picker in (PickerName.random, PickerName.kmeans, PickerName.coin):
-        raise BadUsage(f"--jobs {jobs}: what {picker.value} picks depends on the videos before; it needs one process")
-    videos, problems = find_videos(files)
-    sheets = sheet_paths(sheet, videos) if sheet else [None] * len(videos)
-    for problem in problems:
-        say(problem)
-    if not videos:
-        raise typer.Exit(1)
-
-    from picknet.captioner import NothingToCaption
-    from picknet.video.file import UnreadableVideo
-    from picknet.workers import LostProcess, in_order
-
-    captioning = _Captioning(model, style, picker, k, change, frames, seed, beam, candidates or 1)
-    jobs = min(jobs, len(videos))
-    if jobs == 1:
-        _ = captioning.picker  # what is wrong with the model is said before anything is written
-    num_failed = len(problems)
-    if format is CaptionFormat.csv:
-        numbered = [f"{name}_{rank + 1}" for rank in range(candidates or 0) for name in ("candidate", "probability")]
-        print_csv(["video", "caption", "confidence", "picks", "seconds", "frames_seen", "model", *numbered])
-    tasks = list(zip(videos, sheets, strict=True))
-    with progress("captioning", len(videos)) as tick:
-        for result in in_order(captioning, tasks, jobs=jobs, name=lambda task: str(task[0])):
-            if isinstance(result, UnreadableVideo | NothingToCaption | LostProcess):
-                say(str(result))
-                num_failed += 1
-            elif isinstance(result, PicknetError):
-                raise result
-            else:
-                caption, thumbnails, sheet_path = result
-                _print_caption(caption, format=format, named=len(videos) > 1, num_candidates=candidates or 0)
-                if caption.damage:
-                    say(f"{caption.video}: {caption.damage}; captioned what could be read")
-                if sheet_path:
-                    _write_sheet(sheet_path, thumbnails, caption)
-            tick()
+        raise BadUsage(f"--jobs {jobs}: {picker.value} draws its picks one video after the other, in one process")
+    format = format_for(out, format, RESULT_SUFFIXES, default=ResultFormat.text)
+    with _sources(videos) as (sources, names, problems):
+        sheets = sheet_paths(sheet, names) if sheet else [None] * len(names)
+        for problem in problems:
+            say(problem)
+        if not sources:
+            raise typer.Exit(1)
+        check_out(out)
+        if style and (candidates or format is not ResultFormat.text):
+            note_no_confidence(style)
+        captioning = _Captioning(model, style, picker, k, change, frames, seed, beam, candidates or 1)
+        num_failed = len(problems) + _caption_all(
+            captioning,
+            zip(sources, sheets, strict=True),
+            names,
+            jobs=jobs,
+            timeout=timeout,
+            out=out,
+            table=_Table(format, has_names=len(names) > 1, num_candidates=candidates or 0),
+        )
     if num_failed:
         raise typer.Exit(1)
 
 
+@contextlib.contextmanager
+def _sources(arguments: Sequence[str]) -> Iterator[tuple[Sequence[Source], list[str], list[str]]]:
+    """The videos, their names, and a message for each argument that stands for none."""
+    if "-" not in arguments:
+        videos, problems = find_videos(arguments)
+        yield videos, videos, problems
+        return
+    if len(arguments) > 1:
+        raise BadUsage("-: standard input is one video, so it has to be the only one")
+    import shutil
+    import tempfile
+
+    # A video is read at several places; standard input may be a pipe, which cannot be.
+    with tempfile.TemporaryFile() as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+        file.seek(0)
+        file.raw.name = "standard input"  # type: ignore[attr-defined]
+        yield [file], ["standard input"], []
+
+
+def _caption_all(
+    captioning: "_Captioning",
+    tasks: Iterable[tuple[Source, Path | None]],
+    names: Sequence[str],
+    *,
+    jobs: int,
+    timeout: float | None,
+    out: Path | None,
+    table: "_Table",
+) -> int:
+    """Caption the videos and write the results; the number of videos that failed."""
+    from picknet.captioner import NothingToCaption, find_model
+    from picknet.video.file import UnreadableVideo
+    from picknet.workers import LostProcess, TaskTimeout, in_order
+
+    model, _ = find_model(captioning.model)
+    jobs = min(jobs, len(names))
+    if jobs == 1 and timeout is None:
+        _ = captioning.picker  # an error in the model comes before the first result
+    num_failed = num_films = 0
+    results = in_order(captioning, tasks, jobs=jobs, timeout=timeout, name=lambda task: str(task[0]))
+    with opened(out) as write, progress("captioning", len(names)) as on_video:
+        write(table.header())
+        for name, result in zip(names, results, strict=True):
+            if isinstance(result, UnreadableVideo | NothingToCaption | LostProcess | TaskTimeout):
+                say(str(result))
+                num_failed += 1
+                write(table.failure(name, result, model=model))
+            elif isinstance(result, PicknetError):
+                raise result
+            else:
+                caption, thumbnails, sheet_path = result
+                write(table.row(caption))
+                if caption.damage:
+                    note(f"{caption.video}: {caption.damage}; captioned what could be read")
+                if sheet_path:
+                    _write_sheet(sheet_path, thumbnails, caption)
+                if caption.num_scenes >= MANY_SCENES and (caption.seconds or 0) >= LONG_SECONDS:
+                    num_films += 1
+            on_video()
+    if num_films:
+        which = f"{num_films:,} of {many(len(names), 'video')} show" if len(names) > 1 else "this video shows"
+        note(f"{which} several scenes; picknet timeline describes them one by one")
+    return num_failed
+
+
 @dataclasses.dataclass(frozen=True)
 class _Captioning:
-    """What is done with each video; it can be sent to another process, where the model is loaded anew."""
+    """What is done with each video. A worker process gets a copy of this object, and loads the model by itself."""
 
     model: str | None
     style: str | None
@@ -123,18 +210,14 @@ class _Captioning:
     beam: int | None
     candidates: int
 
-    def __call__(self, task: tuple[str, Path | None]) -> "tuple[Caption, list[Thumbnail], Path | None]":
+    def __call__(self, task: tuple[Source, Path | None]) -> "tuple[Caption, list[Thumbnail], Path | None]":
         """A video and where its sheet goes -> the caption, and what the sheet is made of"""
         video, sheet_path = task
-        watched = _Watched(self.picker) if sheet_path else None
+        kept = _WithThumbnails(self.picker) if sheet_path else None
         caption = self.captioner.caption(
-            video,
-            picker=watched or self.picker,
-            beam=self.beam,
-            num_frames=self.frames,
-            candidates=self.candidates,
+            video, picker=kept or self.picker, beam=self.beam, num_frames=self.frames, candidates=self.candidates
         )
-        return caption, watched.seen if watched else [], sheet_path
+        return caption, kept.thumbnails if kept else [], sheet_path
 
     @functools.cached_property
     def captioner(self) -> "Captioner":
@@ -154,87 +237,87 @@ class _Captioning:
         )
 
 
-class _Watched:
-    """A picker that keeps a small copy of every frame it hands to another."""
+class _WithThumbnails:
+    """A picker that keeps a small copy of every frame on its way to another picker."""
 
     def __init__(self, picker: "Picker") -> None:
         self.picker = picker
-        self.seen: list[Thumbnail] = []
+        self.thumbnails: list[Thumbnail] = []
 
     def pick(self, frames: Iterable["Frame"]) -> Iterator[tuple["Frame", "Pick"]]:
-        from picknet.show.figures import Thumbnail
+        from picknet.show.page import Thumbnail
 
-        def see(frame: "Frame") -> "Frame":
-            self.seen.append(Thumbnail.of(frame))
+        def keep(frame: "Frame") -> "Frame":
+            self.thumbnails.append(Thumbnail.of(frame))
             return frame
 
-        return self.picker.pick(map(see, frames))
+        return self.picker.pick(map(keep, frames))
 
 
 def _write_sheet(path: Path, frames: Sequence["Thumbnail"], result: "Caption") -> None:
-    from picknet.show.figures import contact_sheet, save
+    from picknet.show.page import save
+    from picknet.show.sheet import contact_sheet
 
-    save(contact_sheet(frames, result.picks, result.text, title=Path(result.video).name), path)
+    title = Path(result.video).name
+    sheet = contact_sheet(
+        frames, result.picks, result.text, title=title, confidence=result.confidence, seconds=result.seconds
+    )
+    save(sheet, path)
 
 
-def _print_caption(result: "Caption", *, format: CaptionFormat, named: bool, num_candidates: int) -> None:
-    """Where candidates were asked for they are all shown, the caption among them."""
-    candidates = result.candidates if num_candidates else ()
-    if format is CaptionFormat.json:
-        content = {
-            "video": result.video,
-            "caption": result.text,
-            "confidence": result.confidence,
-            "picks": [pick.as_json() for pick in result.picks],
-            "frames_seen": result.frames_seen,
-            "model": result.model,
-        }
-        if candidates:
-            content["candidates"] = [{"caption": one.text, "probability": one.probability} for one in candidates]
-        print(json.dumps(content | ({"damage": result.damage} if result.damage else {})), flush=True)
-    elif format is CaptionFormat.csv:
-        indices = " ".join(str(pick.index) for pick in result.picks)
-        seconds = " ".join(f"{pick.seconds:.3f}" for pick in result.picks)
-        sure = "" if result.confidence is None else f"{result.confidence:.4f}"
-        numbered = [cell for one in candidates for cell in (one.text, f"{one.probability:.4g}")]
-        numbered += [""] * (2 * num_candidates - len(numbered))
-        print_csv(
-            [result.video, result.text, sure, indices, seconds, result.frames_seen, result.model, *numbered]
-        )
-    else:
-        name = f"{shown(result.video)}: " if named else ""
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """How results are written, one after the other."""
+
+    format: ResultFormat
+    has_names: bool
+    """Whether lines of text start with the video's name."""
+    num_candidates: int
+    """0: candidates are not shown."""
+
+    def header(self) -> str:
+        from picknet.timeline import csv_row
+
+        if self.format is not ResultFormat.csv:
+            return ""
+        numbers = range(1, self.num_candidates + 1)
+        numbered = [f"{name}_{number}" for number in numbers for name in ("candidate", "probability")]
+        names = ["video", "caption", "confidence", "picks", "seconds", "frames_seen", "model", "damage", "error"]
+        return csv_row(*names, *numbered)
+
+    def row(self, result: "Caption") -> str:
+        if self.format in (ResultFormat.json, ResultFormat.jsonl):
+            return json.dumps(result.to_dict()) + "\n"
+        if self.format is ResultFormat.csv:
+            return self._csv(result)
+        name = f"{shown(result.video)}: " if self.has_names else ""
+        candidates = result.candidates if self.num_candidates else ()
         lines = [f"{one.probability:.4f}  {one.text}" for one in candidates] or [result.text]
         if candidates and result.confidence is not None:
             lines[0] += f" (confidence {result.confidence:.2f})"
-        print("\n".join(name + line for line in lines), flush=True)
+        return "".join(f"{name}{line}\n" for line in lines)
 
+    def failure(self, video: str, error: PicknetError, *, model: str) -> str:
+        """In files for programs, a video without a caption has a row, too."""
+        from picknet.results import Caption
 
-def info(
-    model: Annotated[str | None, typer.Argument(help="A shipped model's name, a model folder or a run folder.")] = None,
-    format: Annotated[ResultFormat, typer.Option(help="json: one object.")] = ResultFormat.text,
-) -> None:
-    """Tell what a model is: its size, words, training and scores."""
-    from picknet.captioner import load
-    from picknet.config import flat
+        if self.format is ResultFormat.text:
+            return ""
+        return self.row(Caption("", (), 0, video, model, None, -math.inf, num_scenes=0, error=str(error)))
 
-    captioner = load(model)
-    runtime, settings = captioner.runtime, captioner.config
-    facts: dict[str, Any] = {
-        "model": captioner.name,
-        "folder": str(runtime.folder),
-        "bytes": sum(path.stat().st_size for path in runtime.folder.iterdir() if path.is_file()),
-        "vocabulary": len(runtime.vocabulary),
-        "styles": list(runtime.vocabulary.styles),
-        "num_frames": settings.video.num_frames,
-        "cnn": settings.model.cnn,
-        "image_size": settings.model.image_size,
-        "beam": settings.beam,
-        "card": runtime.card,
-    }
-    if format is ResultFormat.json:
-        print(json.dumps(facts))
-        return
-    facts |= {"bytes": f"{facts['bytes']:,} ({facts['bytes'] / 1e6:.1f} MB)", **facts.pop("card")}
-    rows = list(flat(facts).items())
-    width = max(len(name) for name, _ in rows)
-    print("\n".join(f"{name:{width}}  {value}" for name, value in rows))
+    def _csv(self, result: "Caption") -> str:
+        from picknet.timeline import csv_row
+
+        candidates = [cell for one in result.candidates for cell in (one.text, f"{one.probability:.4g}")]
+        return csv_row(
+            result.video,
+            result.text,
+            "" if result.confidence is None else f"{result.confidence:.4f}",
+            " ".join(str(pick.index) for pick in result.picks),
+            " ".join(f"{pick.seconds:.3f}" for pick in result.picks),
+            result.frames_seen,
+            result.model,
+            result.damage,
+            result.error,
+            *(candidates + [""] * 2 * self.num_candidates)[: 2 * self.num_candidates],
+        )

@@ -70,7 +70,7 @@ def evaluate(
     import warnings
 
     from picknet.captioner import load
-    from picknet.data.datasets import load_split
+    from picknet.data.split import load_split
     from picknet.files import write_text
     from picknet.show.figures import FORMATS, example_sheet, pick_histograms, save
     from picknet.study import evaluation
@@ -111,7 +111,7 @@ def evaluate(
             print("\n".join(f"  {clip.name}: {clip.reason}" for clip in missing), flush=True)
     if captions:
         written = [
-            {"clip": clip, "picker": row.picker, "caption": said.text, "picks": [pick.as_json() for pick in said.picks]}
+            {"clip": clip, "picker": row.picker, "caption": said.text, "picks": [pick.to_dict() for pick in said.picks]}
             for row in rows
             for clip, said in row.captions.items()
         ]
@@ -165,7 +165,7 @@ def calibrate(
 ) -> None:
     """Fit a model's confidence in its captions."""
     from picknet.captioner import NothingToCaption, load
-    from picknet.data.datasets import Missing, load_split
+    from picknet.data.split import Missing, load_split
     from picknet.files import write_text, written_whole
     from picknet.model import confidence
     from picknet.video.file import UnreadableVideo
@@ -239,8 +239,7 @@ def compare(
     import warnings
 
     from picknet.captioner import load
-    from picknet.data.clips import only
-    from picknet.data.datasets import load_split
+    from picknet.data.split import load_split, only
     from picknet.study import comparison
 
     whole = load_split(data, dataset=dataset.value, split=split.value)

@@ -3,7 +3,7 @@
 import functools
 import json
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,33 +11,45 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from picknet.cli.arguments import (
+    OUTPUT,
+    PICKING,
     BadUsage,
     Change,
     Frames,
     K,
     Model,
-    OnePicker,
     PickerName,
+    Quiet,
     Seed,
     check_numbers,
     chosen_picker,
     find_videos,
     own_names,
-    seconds_to_tell,
 )
-from picknet.cli.terminal import each_second, progress, say
+from picknet.cli.terminal import note, say, video_progress
 
 if TYPE_CHECKING:
+    from picknet.captioner import Captioner
+    from picknet.picking.picker import Picker
+    from picknet.results import Picked
     from picknet.show.frames import PickedFrame
     from picknet.video.frame import Frame
     from picknet.video.live import Live
 
+COLUMNS = ("video", "file", "index", "seconds", "probability", "frame_number", "width", "height")
+"""Of a table of picks."""
+
 
 class PickFormat(StrEnum):
-    paths = "paths"
+    text = "text"
+    json = "json"
+    jsonl = "jsonl"
+    csv = "csv"
     base64 = "base64"
     openai = "openai"
     anthropic = "anthropic"
+    paths = "paths"
+    """The same as text, by its former name."""
 
 
 class ImageFormat(StrEnum):
@@ -46,170 +58,240 @@ class ImageFormat(StrEnum):
 
 
 def pick(
-    files: Annotated[
+    videos: Annotated[
         list[str],
-        typer.Argument(metavar="VIDEO", help="Videos, folders, patterns; or, with --budget, one source as stream has."),
+        typer.Argument(
+            metavar="VIDEO",
+            help="Files, folders, patterns such as 'clips/*.mp4', or http(s):// addresses of files; with --budget also "
+            "a single live source, as for picknet stream.",
+        ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A new folder for the frames and index.json, or for one such for each video."),
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="Write the frames and index.json to this new folder, or with several "
+            "videos to a folder in it for each.", rich_help_panel=OUTPUT,
+        ),
     ] = None,
-    budget: Annotated[
-        int | None, typer.Option(metavar="N", help="At most so many picks, of a video of any length.")
-    ] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Exactly so many, even if little happens.")] = False,
     format: Annotated[
-        PickFormat, typer.Option(help="What is printed: the files' names, or the frames as JSON for chat models.")
-    ] = PickFormat.paths,
-    image_format: Annotated[ImageFormat, typer.Option(help="What a frame is kept as.")] = ImageFormat.jpeg,
+        PickFormat,
+        typer.Option(
+            "--format", "-f", metavar="FORMAT", help="text (the paths of the images), json (one object a video), jsonl "
+            "or csv (one line a frame), base64 (JSON with the image), openai or anthropic (content of a chat message).",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = PickFormat.text,
+    image_format: Annotated[
+        ImageFormat, typer.Option(metavar="FORMAT", help="jpeg or png.", rich_help_panel=OUTPUT)
+    ] = ImageFormat.jpeg,
     max_side: Annotated[
-        int | None, typer.Option(min=1, metavar="PIXELS", help="Shrink frames that are wider or higher.")
+        int | None,
+        typer.Option(
+            min=1, metavar="PIXELS", help="Shrink images with a longer side.", show_default="full size",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
-    picker: OnePicker = PickerName.picknet,
+    quiet: Quiet = False,
+    budget: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Pick at most N frames of a video of any length: the N surest of --picker, or else "
+            "those that show what happens, without a model.", rich_help_panel=PICKING,
+        ),
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Pick exactly N, even if little happens.", rich_help_panel=PICKING)
+    ] = False,
+    picker: Annotated[
+        PickerName | None,
+        typer.Option(
+            metavar="PICKER", help=f"One of {', '.join(PickerName)}.", show_default="picknet", rich_help_panel=PICKING
+        ),
+    ] = None,
     k: K = None,
     change: Change = None,
-    model: Model = None,
     frames: Frames = None,
     seed: Seed = 0,
-) -> None:
-    """Pick the frames that matter: as full-size pictures, or ready for a vision-language model."""
+    model: Model = None,
+) -> None:  # fmt: skip
+    """Save the frames that matter, or print them for a chat model.
+
+    \b
+    Examples:
+      picknet pick film.mp4 --budget 8 --out frames/
+      picknet pick film.mp4 --budget 8 --format openai --max-side 768 > content.json
+      picknet pick film.mp4 --format csv
+    """
     from picknet.picking.budget import MAX_BUDGET
 
-    check_numbers([picker], k, change)
+    check_numbers([picker or PickerName.picknet], k, change)
     if budget is not None and not 1 <= budget <= MAX_BUDGET:
         raise BadUsage(f"--budget {budget}: 1 to {MAX_BUDGET:,} frames are possible")
-    if budget and picker is not PickerName.picknet:
-        raise BadUsage(f"--budget is for --picker picknet; {picker.value} takes --k")
-    if exact and not budget:
-        raise BadUsage("--exact needs a --budget to keep to")
-    if not out and format is PickFormat.paths:
-        others = ", ".join(name for name in PickFormat if name is not PickFormat.paths)
-        raise BadUsage(f"--format paths needs a folder: --out DIR; possible without one are {others}")
+    if exact and (not budget or picker):
+        raise BadUsage("--exact needs a --budget, and no --picker beside it")
+    if model and budget and not picker:
+        raise BadUsage(f"--model {model}: with a --budget no model picks; --picker picknet keeps its N surest picks")
+    if model and picker in (PickerName.uniform, PickerName.random, PickerName.scene, PickerName.all):
+        raise BadUsage(f"--model {model}: the picker {picker} uses no model")
+    if format is PickFormat.paths:
+        format = PickFormat.text
+    if not out and format is PickFormat.text:
+        others = ", ".join(name for name in PickFormat if name not in (PickFormat.text, PickFormat.paths))
+        raise BadUsage(f"where to? Name a folder for the images, --out DIR, or a --format that needs none: {others}")
     if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadUsage(f"{out}: is there already and is not an empty folder; name a new one")
-    watch = _Watch.over(files)
-    if watch and (exact or not budget):
-        raise BadUsage(f"{watch.live.name}: may have no end; --budget N, without --exact, says how much to keep")
-    videos, problems = ([watch.live.name], []) if watch else find_videos(files)
+        raise BadUsage(f"{out}: exists and is not an empty folder; name a new one")
+    watch = _Watch.over(videos)
+    if watch and (not budget or exact or picker):
+        raise BadUsage(
+            f"{watch.live.name}: a live source, which may have no end; pick from it with --budget N, "
+            "without --exact and --picker"
+        )
+    found, problems = ([watch.live.name], []) if watch else find_videos(videos)
     for problem in problems:
         say(problem)
-    if not videos:
+    if not found:
         raise typer.Exit(1)
 
     from picknet.captioner import load, picked
+    from picknet.errors import BadSetting
     from picknet.files import check_folder
-    from picknet.show.frames import write_frames
     from picknet.video.file import UnreadableVideo
-    from picknet.video.live import BadSetting
 
     if out:
-        check_folder(out)  # or a long film would be watched in vain
-    folders = [out / name for name in own_names(videos)] if out and len(videos) > 1 else [out] * len(videos)
-    chosen = None
-    if not budget:
-        captioner = functools.cache(lambda: load(model))
+        check_folder(out)  # before a long video is read
+    folders = [out / name for name in own_names(found)] if out and len(found) > 1 else [out] * len(found)
+    chosen: Picker | None = None
+    if picker or not budget:
+        picker = picker or PickerName.picknet
+        captioner: Callable[[], Captioner] = functools.cache(lambda: load(model))
         chosen = chosen_picker(picker, k=k, change=change, frames=frames, seed=seed, captioner=captioner)
         if picker is PickerName.picknet:
             frames = frames or captioner().config.video.num_frames
+    printer = _Printer(format, image_format=image_format.value, max_side=max_side)
     num_failed = len(problems)
-    with progress("seconds seen", 0 if watch else seconds_to_tell(videos)) as tick:
-        for video, folder in zip(videos, folders, strict=True):
+    with video_progress("picking", 0 if watch else len(found)) as progress:
+        for video, folder in zip(found, folders, strict=True):
+            progress.begin(video)
             try:
-                found = picked(
+                result = picked(
                     watch or video,
                     budget=budget,
                     exact=exact,
                     picker=chosen,
                     num_frames=frames,
-                    seen=each_second(tick),
+                    on_frame=progress.at,
                 )
             except (UnreadableVideo, BadSetting) as error:
                 say(str(error))
                 num_failed += 1
                 continue
-            damage = watch.live.damage if watch else found.damage
+            damage = watch.live.damage if watch else result.damage
             if damage:
-                say(f"{video}: {damage}; picked from what could be read")
-            if folder and found.frames:
-                about: dict[str, Any] = {"video": video, "picker": "budget" if budget else picker.value}
-                about |= {"frames_seen": found.frames_seen} | ({"damage": damage} if damage else {})
-                write_frames(
-                    found.images(),
-                    folder,
-                    about=about,
-                    image_format=image_format.value,
-                    max_side=max_side,
-                    written=functools.partial(print, flush=True) if format is PickFormat.paths else lambda _: None,
-                )
-            if format is not PickFormat.paths:
-                _print_frames(video, found.images(), format, image_format=image_format.value, max_side=max_side)
+                note(f"{video}: {damage}; picked from what could be read")
+            about: dict[str, Any] = {"video": video, "picker": picker.value if picker else "budget"}
+            about |= {"frames_seen": result.frames_seen} | ({"damage": damage} if damage else {})
+            printer.print(result, about, folder)
     if num_failed or (watch and watch.code):
         raise typer.Exit((watch.code if watch else 0) or 1)
 
 
-class _Watch:
-    """The frames of a live source until it ends, is lost, or Ctrl-C or SIGTERM tells that it is enough.
+class _Printer:
+    """Writes the picks of one video after the other to their folders, and prints them."""
 
-    What was picked until then is kept: to whoever takes the frames, each of these is an end like any other.
+    def __init__(self, format: PickFormat, *, image_format: str, max_side: int | None) -> None:
+        self._format = format
+        self._options: dict[str, Any] = {"image_format": image_format, "max_side": max_side}
+        self._has_header = False
+
+    def print(self, picked: "Picked", about: dict[str, Any], folder: Path | None) -> None:
+        """about: what index.json begins with."""
+        from picknet.show.frames import write_frames
+
+        if folder and picked.frames:
+            on_file = functools.partial(print, flush=True) if self._format is PickFormat.text else lambda _: None
+            write_frames(picked.images(), folder, about=about, written=on_file, **self._options)
+        if self._format in (PickFormat.json, PickFormat.jsonl, PickFormat.csv):
+            index = {**about, "picks": [pick.to_dict() for pick in picked.picks]}
+            if folder and picked.frames:
+                index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+            self._print_index(index)
+        elif self._format is not PickFormat.text:
+            self._print_images(about["video"], picked.images())
+
+    def _print_index(self, index: dict[str, Any]) -> None:
+        from picknet.timeline import csv_row
+
+        rows = [{"video": index["video"], **row} for row in index["picks"]]
+        if self._format is PickFormat.json:
+            print(json.dumps(index), flush=True)
+        elif self._format is PickFormat.jsonl:
+            print("".join(json.dumps(row) + "\n" for row in rows), end="", flush=True)
+        else:
+            lines: list[Sequence[object]] = [[row.get(name) for name in COLUMNS] for row in rows]
+            lines = lines if self._has_header else [COLUMNS, *lines]
+            print("".join(csv_row(*line) for line in lines), end="", flush=True)
+            self._has_header = True
+
+    def _print_images(self, video: str, frames: Iterable["PickedFrame"]) -> None:
+        """base64: a line for each frame; the others: a line for each video."""
+        from picknet.show.frames import anthropic_parts, encode, openai_parts
+
+        if self._format is not PickFormat.base64:
+            parts = openai_parts if self._format is PickFormat.openai else anthropic_parts
+            print(json.dumps(parts(frames, **self._options)), flush=True)
+            return
+        for frame in frames:
+            encoded = encode(frame, **self._options)
+            size = {"width": encoded.width, "height": encoded.height}
+            image = {"media_type": encoded.media_type, "data": encoded.base64}
+            print(json.dumps({"video": video, **frame.pick.to_dict(), **size, **image}), flush=True)
+
+
+class _Watch:
+    """The frames of a live source until it ends, is lost, or Ctrl-C or SIGTERM stops it.
+
+    For the reader of the frames each of these is an ordinary end, so that the picks so far are kept.
     """
 
     def __init__(self, live: "Live") -> None:
         self.live = live
         self.code = 0
-        """What to exit with."""
-        self._waiting = False
+        """The exit code."""
+        self._is_waiting = False
 
     @classmethod
-    def over(cls, files: Sequence[str]) -> "_Watch | None":
-        """One over the live source that is named, if it is one and nothing else is named."""
+    def over(cls, sources: Sequence[str]) -> "_Watch | None":
+        """One over the live source, where it is the only source."""
         from picknet.video.live import Live
-        from picknet.video.source import recognised
+        from picknet.video.source import is_live
 
-        is_live = len(files) == 1 and recognised(files[0]).kind != "file"
-        return cls(Live(files[0], note=say)) if is_live else None
+        return cls(Live(sources[0], note=note)) if len(sources) == 1 and sources[0] and is_live(sources[0]) else None
 
     def __iter__(self) -> Iterator["Frame"]:
         from picknet.video.live import LostSource
 
-        ends = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(number, self._end) for number in ends]
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, self._stop) for number in signals]
         frames = iter(self.live)
         try:
             while not self.code:
-                self._waiting = True
+                self._is_waiting = True
                 frame = next(frames, None)
-                self._waiting = False
+                self._is_waiting = False
                 if frame is None:
                     return
                 yield frame
         except KeyboardInterrupt:
-            pass  # the code says so
+            pass  # `code` is set
         except LostSource as error:
             say(str(error))
             self.code = 1
         finally:
-            for number, handler in zip(ends, before, strict=True):
+            for number, handler in zip(signals, before, strict=True):
                 signal.signal(number, handler)
 
-    def _end(self, number: int, _: object) -> None:
+    def _stop(self, number: int, _: object) -> None:
         self.code = 128 + number
-        if self._waiting:  # whoever takes the frames is not disturbed
-            self._waiting = False
+        if self._is_waiting:  # the reader is never interrupted
+            self._is_waiting = False
             raise KeyboardInterrupt
-
-
-def _print_frames(
-    video: str, frames: Iterable["PickedFrame"], format: PickFormat, *, image_format: str, max_side: int | None
-) -> None:
-    """base64: an object a line for each frame; the others: a list a line for each video."""
-    from picknet.show.frames import anthropic_parts, encode, openai_parts
-
-    if format is PickFormat.base64:
-        for frame in frames:
-            encoded = encode(frame, image_format=image_format, max_side=max_side)
-            size = {"width": encoded.width, "height": encoded.height}
-            coded = {"media_type": encoded.media_type, "data": encoded.base64}
-            print(json.dumps({"video": video, **frame.pick.as_json(), **size, **coded}), flush=True)
-        return
-    parts = openai_parts if format is PickFormat.openai else anthropic_parts
-    print(json.dumps(parts(frames, image_format=image_format, max_side=max_side)), flush=True)

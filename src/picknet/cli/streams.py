@@ -2,129 +2,179 @@
 
 import json
 import shutil
-import signal
 import sys
 import threading
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from picknet.cli.arguments import Beam, Model, Style
-from picknet.cli.terminal import many, say
+from picknet.cli.arguments import (
+    OUTPUT,
+    Beam,
+    Model,
+    Out,
+    OutputFormat,
+    Quiet,
+    ResultFormat,
+    Style,
+    note_no_confidence,
+)
+from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened_live
+from picknet.cli.terminal import many, note
 
 if TYPE_CHECKING:
-    from picknet.captioner import Update
+    from picknet.results import Update
     from picknet.video.live import Live
 
-
-class StreamFormat(StrEnum):
-    text = "text"
-    jsonl = "jsonl"
+SOURCE = "Source"
+CSV_COLUMNS = ("video", "seconds", "caption", "changed", "confidence", "num_picks", "frames_seen", "scene", "lag")
 
 
 def stream(
     source: Annotated[
-        str, typer.Argument(help="A file, - (standard input), a camera (0), or rtsp://, rtmp://, http(s):// or udp://.")
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A camera's number (0), an address (rtsp://, rtmp://, http(s)://, udp://), a file, or - for standard "
+            "input.",
+        ),
     ],
-    fps: Annotated[float, typer.Option(min=0.001, max=1000, help="Frames a second that are glanced at.")] = 1.0,
-    format: Annotated[StreamFormat, typer.Option(help="jsonl: one object a line.")] = StreamFormat.text,
+    format: OutputFormat = None,
+    out: Out = None,
     only_changes: Annotated[
-        bool, typer.Option("--only-changes", help="Say a sentence only when it differs from the one before.")
+        bool,
+        typer.Option("--only-changes", help="Print a caption only where it changes.", rich_help_panel=OUTPUT),
     ] = False,
+    quiet: Quiet = False,
+    fps: Annotated[
+        float,
+        typer.Option(
+            metavar="X", min=0.001, max=1000, help="Frames to glance at per second.", rich_help_panel=SOURCE
+        ),
+    ] = 1.0,
     realtime: Annotated[
-        bool, typer.Option("--realtime", help="Read a file at its own speed; drop from it, and from a pipe, when late.")
+        bool,
+        typer.Option(
+            "--realtime", help="Play a file at its own speed; drop frames of a file or pipe when late.",
+            rich_help_panel=SOURCE,
+        ),
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.1, max=3600, help="Seconds without a frame after which a source is given up or lost.")
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0.1, max=3600, help="Seconds without a frame after which a connection is lost.",
+            rich_help_panel=SOURCE,
+        ),
     ] = 15.0,
-    retries: Annotated[int, typer.Option(min=0, help="How often in a row a lost source is tried again.")] = 10,
+    retries: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Attempts in a row to reconnect to a lost source.", rich_help_panel=SOURCE
+        ),
+    ] = 10,
     model: Model = None,
     style: Style = None,
     beam: Beam = None,
-) -> None:
-    """Describe a camera or another stream as it runs: a sentence after every pick."""
+) -> None:  # fmt: skip
+    """Describe a camera or another live source while it runs.
+
+    A caption is printed after every pick, made from the picks of the current scene.
+
+    \b
+    Examples:
+      picknet stream 0
+      picknet stream rtsp://camera.local/1 --only-changes --out log.jsonl
+      ffmpeg -i film.mp4 -c copy -f mpegts - | picknet stream -
+
+    With --out, each caption is in the file as soon as it is known.
+    """
+    format = format_for(out, format, RESULT_SUFFIXES, default=ResultFormat.text)
+    check_out(out)
+
     from picknet.captioner import load
     from picknet.video.live import Live
+    from picknet.video.source import UnreachableSource
 
-    teller = _Teller(format)
-    live = Live(source, fps=fps, realtime=realtime, timeout=timeout, retries=retries, note=teller.note)
-    captioner = load(model, style=style)
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    num_picks = num_sentences = 0
-    try:
-        for update in captioner.stream(live, beam=beam):
-            num_picks, num_sentences = update.num_picks, num_sentences + update.changed
-            if update.changed or not only_changes:
-                teller.tell(update)
-    finally:
-        teller.end()
-        if live.num_frames:
-            say(_stream_summary(live, num_picks, num_sentences))
-        signal.signal(signal.SIGTERM, before)
+    if not source:
+        raise UnreachableSource("'': no such file, camera or address")
+    with opened_live(out) as write:
+        printer = _Printer(format, write, rewrites=out is None and format is ResultFormat.text and sys.stdout.isatty())
+        live = Live(source, fps=fps, realtime=realtime, timeout=timeout, retries=retries, note=printer.note)
+        captioner = load(model, style=style)
+        if style and format is not ResultFormat.text:
+            note_no_confidence(style)
+        num_picks = num_captions = 0
+        try:
+            printer.begin()
+            for update in captioner.stream(live, beam=beam):
+                num_picks, num_captions = update.num_picks, num_captions + update.changed
+                if update.changed or not only_changes:
+                    printer.print(update)
+        finally:
+            printer.end()
+            if live.num_frames:
+                note(_summary(live, num_picks, num_captions))
 
 
-class _Teller:
-    """Prints updates: on a terminal one line that is written over, elsewhere a line for each."""
+class _Printer:
+    """Prints updates: a line each, or on a terminal one line that is overwritten."""
 
-    def __init__(self, format: StreamFormat) -> None:
+    def __init__(self, format: ResultFormat, write: Callable[[str], object], *, rewrites: bool) -> None:
         self._format = format
-        self._rewrites = format is StreamFormat.text and sys.stdout.isatty()
+        self._write = write
+        self._rewrites = rewrites
         self._line = ""
-        self._lock = threading.Lock()  # a lost connection is noted while an update is told
+        self._lock = threading.Lock()  # notes about the connection come from another thread
 
-    def tell(self, update: "Update") -> None:
-        from picknet.timeline import clock
+    def begin(self) -> None:
+        if self._format is ResultFormat.csv:
+            from picknet.timeline import csv_row
+
+            self._write(csv_row(*CSV_COLUMNS))
+
+    def print(self, update: "Update") -> None:
+        from picknet.timecode import clock
+        from picknet.timeline import csv_row
 
         with self._lock:
-            if self._format is StreamFormat.jsonl:
-                print(json.dumps(_update_json(update)), flush=True)
+            if self._format in (ResultFormat.json, ResultFormat.jsonl):
+                self._write(json.dumps(update.to_dict()) + "\n")
+            elif self._format is ResultFormat.csv:
+                content = update.to_dict()
+                self._write(csv_row(*(content[name] for name in CSV_COLUMNS)))
             elif not self._rewrites:
-                print(f"{clock(update.seconds)}  {update.text}", flush=True)
+                self._write(f"{clock(update.seconds)}  {update.text}\n")
             else:
                 picks = f"{many(update.num_picks, 'pick')} of {many(update.frames_seen, 'frame')}"
                 line = f"{clock(update.seconds)}  {update.text}  ({picks})"
                 self._line = line[: shutil.get_terminal_size().columns - 1]
-                print(f"\r\x1b[2K{self._line}", end="", flush=True)
+                self._write(f"\r\x1b[2K{self._line}")
 
     def note(self, message: str) -> None:
-        """A line for people, above the one that is written over."""
+        """Print a note above the line that is overwritten."""
         with self._lock:
             if self._line:
-                print("\r\x1b[2K", end="", flush=True)
-            say(message)
-            print(self._line, end="", flush=True)
+                self._write("\r\x1b[2K")
+            note(message)
+            if self._line:
+                self._write(self._line)
 
     def end(self) -> None:
-        """Leave what is said on a line of its own."""
+        """Leave the last caption on a line of its own."""
         with self._lock:
             if self._line:
-                print(flush=True)
+                self._write("\n")
             self._line = ""
 
 
-def _update_json(update: "Update") -> dict[str, Any]:
-    content = {
-        "seconds": update.seconds,
-        "caption": update.text,
-        "changed": update.changed,
-        "probability": update.pick.probability,
-        "confidence": update.confidence,
-        "frames_seen": update.frames_seen,
-        "picks": update.num_picks,
-        "scene": update.scene,
-        "lag": update.lag,
-    }
-    return content | ({"damage": update.damage} if update.damage else {})
-
-
-def _stream_summary(live: "Live", num_picks: int, num_sentences: int) -> str:
-    from picknet.timeline import clock
+def _summary(live: "Live", num_picks: int, num_captions: int) -> str:
+    from picknet.timecode import clock
 
     parts = [
         f"{many(live.num_frames, 'frame')} until {clock(live.seconds)}",
         many(num_picks, "pick"),
-        many(num_sentences, "sentence"),
+        many(num_captions, "caption"),
     ]
     if live.max_lag is not None:
         parts += [f"{live.num_dropped:,} dropped", f"lag at most {live.max_lag:.1f} s"]

@@ -7,86 +7,136 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from picknet.cli.arguments import BadUsage, Beam, Model, Style, find_videos, own_names, seconds_to_tell, sheet_paths
-from picknet.cli.terminal import each_second, progress, say, shown
+from picknet.cli.arguments import (
+    OUTPUT,
+    BadUsage,
+    Beam,
+    Model,
+    Quiet,
+    Style,
+    Videos,
+    find_videos,
+    note_no_confidence,
+    own_names,
+    sheet_paths,
+)
+from picknet.cli.output import format_for, is_special, opened
+from picknet.cli.terminal import note, say, shown, video_progress
 
 if TYPE_CHECKING:
     from picknet.captioner import Captioner
     from picknet.picking.picker import Pick, Picker
-    from picknet.show.figures import Storyboard, Thumbnail
-    from picknet.timeline import Segment
+    from picknet.results import Segment
+    from picknet.show.page import Thumbnail
+    from picknet.show.storyboard import Storyboard
     from picknet.video.frame import Frame
+
+MAX_THUMBNAILS = 64
 
 
 class TimelineFormat(StrEnum):
     text = "text"
     json = "json"
+    jsonl = "jsonl"
+    csv = "csv"
     srt = "srt"
     vtt = "vtt"
-    csv = "csv"
+    scenes = "scenes"
+    edl = "edl"
+    chapters = "chapters"
+
+
+SUFFIXES: dict[str, tuple[TimelineFormat, ...]] = {
+    ".txt": (TimelineFormat.text,),
+    ".json": (TimelineFormat.json,),
+    ".jsonl": (TimelineFormat.jsonl,),
+    ".csv": (TimelineFormat.csv, TimelineFormat.scenes),
+    ".srt": (TimelineFormat.srt,),
+    ".vtt": (TimelineFormat.vtt,),
+    ".edl": (TimelineFormat.edl,),
+    ".ffmeta": (TimelineFormat.chapters,),
+}
+FOR_MANY = (TimelineFormat.text, TimelineFormat.json, TimelineFormat.jsonl, TimelineFormat.csv)
+"""Formats in which the timelines of several films can follow each other."""
 
 
 def timeline(
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILM", help="Videos, folders of videos, or patterns such as 'clips/*.mp4'.")
-    ],
+    videos: Videos,
     format: Annotated[
-        TimelineFormat | None, typer.Option(help="srt, vtt: subtitles; json: one object a film.", show_default="text")
+        TimelineFormat | None,
+        typer.Option(
+            "--format", "-f", metavar="FORMAT", show_default="text, or by the suffix of --out",
+            help="text, json (one object a film), jsonl or csv (one line a segment), srt or vtt (subtitles), scenes "
+            "(CSV as PySceneDetect writes it), edl (CMX 3600) or chapters (FFmpeg metadata).", rich_help_panel=OUTPUT,
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Write .txt, .json, .srt, .vtt, .csv: a file's name for one film, a folder for any number."),
+        typer.Option(
+            "--out", "-o", metavar="PATH", help="Write to this file; of several films, into this folder.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     sheet: Annotated[
-        Path | None, typer.Option(help="Write the storyboard: a picture's name for one film, a folder for any number.")
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Draw a storyboard: an image for one film, a folder for several.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
-    fps: Annotated[float, typer.Option(min=0.001, max=1000, help="Frames a second that are glanced at.")] = 2.0,
+    quiet: Quiet = False,
     model: Model = None,
     style: Style = None,
     beam: Beam = None,
-) -> None:
-    """Tell what a long video shows, from when to when: as lines, as subtitles, as a storyboard."""
-    videos, problems = find_videos(files)
-    format, places = _timeline_places(out, format, videos)
-    sheets = sheet_paths(sheet, videos) if sheet else [None] * len(videos)
+    fps: Annotated[
+        float,
+        typer.Option(metavar="X", min=0.001, max=1000, help="Frames to glance at per second."),
+    ] = 2.0,
+) -> None:  # fmt: skip
+    """Describe a long video scene by scene, with start and end times.
+
+    \b
+    Examples:
+      picknet timeline film.mp4
+      picknet timeline film.mp4 --out film.srt --sheet storyboard.png
+      picknet timeline films/ --format edl --out lists/
+
+    --out collects the segments in FILE.part, which becomes FILE at the end of the film.
+    """
+    found, problems = find_videos(videos)
+    format, places = _places(out, format, found)
+    sheets = sheet_paths(sheet, found) if sheet else [None] * len(found)
     for problem in problems:
         say(problem)
-    if not videos:
+    if not found:
         raise typer.Exit(1)
 
     from picknet.captioner import load
-    from picknet.files import check_folder, written_whole
-    from picknet.show.figures import Storyboard
-    from picknet.timeline import as_csv, as_json, as_srt, as_text, as_vtt
+    from picknet.files import check_folder
+    from picknet.show.storyboard import Storyboard
     from picknet.video.file import UnreadableVideo
 
-    for path in filter(None, (*places, *sheets)):
-        check_folder(path.parent)  # a long film would be watched in vain
+    for path in (path for path in (*places, *sheets) if path and not is_special(path)):
+        check_folder(path.parent)  # before a long film is read
+    if style and format in (TimelineFormat.json, TimelineFormat.jsonl, TimelineFormat.csv):
+        note_no_confidence(style)
     captioner = load(model, style=style)
-    writers: dict[TimelineFormat, Callable[[Iterable[Segment], str], Iterator[str]]] = {
-        TimelineFormat.text: lambda segments, _: as_text(segments),
-        TimelineFormat.json: lambda segments, video: as_json(segments, video=video, model=captioner.name),
-        TimelineFormat.srt: lambda segments, _: as_srt(segments),
-        TimelineFormat.vtt: lambda segments, _: as_vtt(segments),
-        TimelineFormat.csv: lambda segments, video: as_csv(segments, video=video),
-    }
     num_failed = len(problems)
-    with progress("seconds told", seconds_to_tell(videos)) as tick:
-        for number, (video, place, path) in enumerate(zip(videos, places, sheets, strict=True)):
+    with video_progress("describing", len(found)) as progress:
+        for number, (video, place, path) in enumerate(zip(found, places, sheets, strict=True)):
+            progress.begin(video)
             board = Storyboard(path, title=Path(video).name) if path else None
-            watched = _TimelineWatch(captioner.picker, tick, keep=board is not None)
-            content = writers[format](_told(captioner, video, watched, board, fps=fps, beam=beam), video)
+            watcher = _Watcher(captioner.picker, progress.at, keep=board is not None)
+            segments = _segments(captioner, video, watcher, board, fps=fps, beam=beam)
+            name = f"{shown(video)}: " if len(found) > 1 and not place and format is TimelineFormat.text else ""
             try:
-                if place:
-                    with written_whole(place) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-                        file.writelines(content)
+                with opened(place) as write:
+                    for line, piece in enumerate(_pieces(format, segments, video=video, model=captioner.name)):
+                        if format is TimelineFormat.csv and number and not place and not line:
+                            continue  # the header stands once above all films
+                        write(name + piece)
+                if place and not is_special(place):
                     print(place, flush=True)
-                    continue
-                if number and format is TimelineFormat.csv:
-                    next(content)  # the names of the columns stand above all films
-                name = f"{shown(video)}: " if len(videos) > 1 and format is TimelineFormat.text else ""
-                for piece in content:
-                    print(name + piece, end="", flush=True)
             except UnreadableVideo as error:
                 say(str(error))
                 num_failed += 1
@@ -94,77 +144,98 @@ def timeline(
         raise typer.Exit(1)
 
 
-def _timeline_places(
+def _pieces(format: TimelineFormat, segments: "Iterable[Segment]", *, video: str, model: str) -> Iterator[str]:
+    """The content of a timeline's file, piece by piece."""
+    from picknet import timeline
+
+    writers: dict[TimelineFormat, Callable[[], Iterator[str]]] = {
+        TimelineFormat.text: lambda: timeline.as_text(segments),
+        TimelineFormat.json: lambda: timeline.as_json(segments, video=video, model=model),
+        TimelineFormat.jsonl: lambda: timeline.as_jsonl(segments),
+        TimelineFormat.csv: lambda: timeline.as_csv(segments, video=video),
+        TimelineFormat.srt: lambda: timeline.as_srt(segments),
+        TimelineFormat.vtt: lambda: timeline.as_vtt(segments),
+        TimelineFormat.scenes: lambda: timeline.as_scenes(segments, fps=_frame_rate(video)),
+        TimelineFormat.edl: lambda: timeline.as_edl(segments, fps=_frame_rate(video), video=video),
+        TimelineFormat.chapters: lambda: timeline.as_chapters(segments, title=Path(video).stem),
+    }
+    return writers[format]()
+
+
+def _frame_rate(video: str) -> float:
+    from picknet.video.file import Video
+
+    with Video(video) as opened:
+        return opened.fps
+
+
+def _places(
     out: Path | None, format: TimelineFormat | None, videos: Sequence[str]
 ) -> tuple[TimelineFormat, Sequence[Path | None]]:
-    """The format, and the file that each film's timeline is written to; None for standard output."""
-    suffixes = {f".{name}" if name is not TimelineFormat.text else ".txt": name for name in TimelineFormat}
-    if out is None:
-        if len(videos) > 1 and format in (TimelineFormat.srt, TimelineFormat.vtt):
+    """The format, and the file for each film's timeline; None for standard output."""
+    if out is None or is_special(out):
+        if len(videos) > 1 and format and format not in FOR_MANY:
             raise BadUsage(f"--format {format}: is for one film; for {len(videos)} of them name a folder, --out FOLDER")
-        return format or TimelineFormat.text, [None] * len(videos)
+        return format or TimelineFormat.text, [out] * len(videos)
     if not out.suffix or out.is_dir():
         format = format or TimelineFormat.text
-        suffix = next(suffix for suffix, name in suffixes.items() if name is format)
+        suffix = next(suffix for suffix, formats in SUFFIXES.items() if format in formats)
         return format, [out / f"{name}{suffix}" for name in own_names(videos)]
-    told = suffixes.get(out.suffix.lower())
-    if told is None:
-        raise BadUsage(f"--out {out}: a timeline ends in {', '.join(suffixes)}; a folder's name has no suffix")
-    if format not in (None, told):
-        raise BadUsage(f"--out {out}: is {told} by its name, but --format says {format}")
+    format = format_for(out, format, SUFFIXES, default=TimelineFormat.text)
     if len(videos) > 1:
         raise BadUsage(f"--out {out}: one file cannot hold the timelines of {len(videos)} films; name a folder")
-    return told, [out] * len(videos)
+    return format, [out] * len(videos)
 
 
-def _told(
+def _segments(
     captioner: "Captioner",
     video: str,
-    watched: "_TimelineWatch",
+    watcher: "_Watcher",
     board: "Storyboard | None",
     *,
     fps: float,
     beam: int | None,
 ) -> "Iterator[Segment]":
-    """The segments of a film, which go into its storyboard as they pass."""
+    """The segments of a film, each of which is drawn into the storyboard as it passes."""
     damage = None
-    for segment in captioner.timeline(video, fps=fps, picker=watched, beam=beam):
+    for segment in captioner.timeline(video, fps=fps, picker=watcher, beam=beam):
         damage = segment.damage
         if board:
-            board.add(segment, watched.take(segment.picks))
+            board.add(segment, watcher.take(segment.picks))
         yield segment
     if board:
         board.end()
     if damage:
-        say(f"{video}: {damage}; told what could be read")
+        note(f"{video}: {damage}; described what could be read")
 
 
-class _TimelineWatch:
-    """A picker that ticks for every second of film that it hands to another, and keeps small copies of the picks."""
+class _Watcher:
+    """A picker that reports the time of every frame on its way to another picker, and keeps thumbnails of the picks."""
 
-    def __init__(self, picker: "Picker", tick: Callable[[], object], *, keep: bool) -> None:
+    def __init__(self, picker: "Picker", on_frame: Callable[[float], object], *, keep: bool) -> None:
         self._picker = picker
-        self._see_seconds = each_second(tick)
+        self._on_frame = on_frame
         self._keep = keep
-        self._kept: dict[int, Thumbnail] = {}
+        self._thumbnails: dict[int, Thumbnail] = {}
 
     def pick(self, frames: Iterable["Frame"]) -> Iterator[tuple["Frame", "Pick"]]:
-        from picknet.show.figures import Thumbnail
+        from picknet.show.page import Thumbnail
 
         for frame, pick in self._picker.pick(map(self._see, frames)):
             if self._keep:
-                self._kept[pick.index] = Thumbnail.of(frame, max_side=240)
-            if len(self._kept) > 64:  # of a sentence without an end, every second will do; the newest may be another's
-                for index in list(self._kept)[1:-16:2]:
-                    del self._kept[index]
+                self._thumbnails[pick.index] = Thumbnail.of(frame, max_side=240)
+            if len(self._thumbnails) > MAX_THUMBNAILS:
+                # Of a very long segment, every second one is enough. The newest may belong to the next segment.
+                for index in list(self._thumbnails)[1:-16:2]:
+                    del self._thumbnails[index]
             yield frame, pick
 
     def take(self, picks: Sequence["Pick"]) -> "list[Thumbnail]":
-        """What is kept of these picks; it is let go, and all before it."""
-        taken = [self._kept[pick.index] for pick in picks if pick.index in self._kept]
-        self._kept = {index: copy for index, copy in self._kept.items() if index > picks[-1].index}
+        """The thumbnails of these picks. They and all earlier ones are forgotten."""
+        taken = [self._thumbnails[pick.index] for pick in picks if pick.index in self._thumbnails]
+        self._thumbnails = {index: copy for index, copy in self._thumbnails.items() if index > picks[-1].index}
         return taken
 
     def _see(self, frame: "Frame") -> "Frame":
-        self._see_seconds(frame.seconds)
+        self._on_frame(frame.seconds)
         return frame

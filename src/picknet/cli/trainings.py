@@ -90,7 +90,7 @@ def train(
 ) -> None:
     """Train the paper's three stages, and refinement where the config asks for it."""
     from picknet.captioner import find_model
-    from picknet.data.datasets import data_folders
+    from picknet.data.split import data_folders
 
     start_folder = find_model(start)[1] if start else None
     read = _read_config(config, settings or [], start=start_folder, run=out if resume else None)

@@ -1,7 +1,7 @@
-"""What takes long to make, kept in the user's cache folder. Without it all is the same, only slower.
+"""Compiled graphs, cached in the user's cache folder. Results are the same without the cache, only later.
 
-An entry is a file of its own, written whole or not at all, with a checksum in front. What cannot be read, was cut short
-or changed is as good as not there; what cannot be written (a full disk, a folder that is read-only) is not kept.
+Each entry is a file, written whole or not at all, with a checksum in front. An entry that cannot be read, was cut short
+or changed counts as missing; one that cannot be written (a full disk, a read-only folder) is skipped.
 """
 
 import contextlib
@@ -13,14 +13,14 @@ from pathlib import Path
 from picknet.files import UnwritableFile, written_whole
 
 MAX_ENTRIES = 12
-"""Those not used for longest are deleted. A model takes two, of some 10 MB together."""
+"""Beyond these, the least recently used are deleted. A model has two, of some 10 MB together."""
 SUFFIX = ".picknet"
-"""Of the entries' files. Whatever else lies in the folder is somebody else's."""
+"""Of an entry's file name. Other files in the folder are never touched."""
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
 
 def folder() -> Path | None:
-    """Where entries are kept: $PICKNET_CACHE, or the system's place for caches; None if the former is empty."""
+    """The cache folder: $PICKNET_CACHE, or the system's folder for caches; None if the variable is set and empty."""
     if (chosen := os.environ.get("PICKNET_CACHE")) is not None:
         return Path(chosen) if chosen else None
     if sys.platform == "win32":
@@ -29,29 +29,28 @@ def folder() -> Path | None:
         base = os.path.expanduser("~/Library/Caches")
     else:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    # Without a home, "~" stays as it is; a folder of that name is nothing anyone wants.
+    # Without a home folder, "~" is not expanded; nobody wants a folder of that name.
     return Path(base) / "picknet" if base and os.path.isabs(base) else None
 
 
-def kept(name: str) -> bytes | None:
-    """What was kept under this name, exactly as it was; None if there is nothing."""
-    place = folder()
-    if place is None:
+def read(name: str) -> bytes | None:
+    """The content of an entry, exactly as it was written; None if it is missing or damaged."""
+    if (place := folder()) is None:
         return None
+    path = place / f"{name}{SUFFIX}"
     try:
-        with (place / f"{name}{SUFFIX}").open("rb") as file:
+        with path.open("rb") as file:
             digest, content = file.read(_DIGEST_SIZE), file.read()
         with contextlib.suppress(OSError):
-            os.utime(place / f"{name}{SUFFIX}")
+            os.utime(path)  # it was used just now
     except OSError:
         return None
     return content if hashlib.sha256(content).digest() == digest else None
 
 
-def keep(name: str, content: bytes | memoryview) -> None:
-    """Keep this under that name, if possible."""
-    place = folder()
-    if place is None:
+def write(name: str, content: bytes | memoryview) -> None:
+    """Write an entry, if possible."""
+    if (place := folder()) is None:
         return
     with (
         contextlib.suppress(UnwritableFile),
@@ -64,6 +63,6 @@ def keep(name: str, content: bytes | memoryview) -> None:
 
 
 def _prune(place: Path) -> None:
-    with contextlib.suppress(OSError):  # another process may be at the same
+    with contextlib.suppress(OSError):  # another process may delete them at the same time
         for entry in sorted(place.glob(f"*{SUFFIX}"), key=lambda entry: entry.stat().st_mtime)[:-MAX_ENTRIES]:
             entry.unlink()

@@ -1,128 +1,163 @@
-"""The parts of a model folder, and every check of them."""
+"""The parts of a model folder, and every check of them that needs no OpenVINO.
 
+A model folder holds `config.toml`, `words.txt`, `card.json` (facts for people), `weights.safetensors`, and four ONNX
+graphs that refer to the weights by offset, so each weight is stored once. Nothing in it can run code, and no part may
+refer to a file outside.
+"""
+
+import functools
+import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from picknet.config import BadConfig, Config, load_config
 from picknet.errors import PicknetError
 from picknet.text import Vocabulary
 
 WEIGHTS = "weights.safetensors"
-
-Signature = tuple[dict[str, str], dict[str, str]]
-"""A graph's inputs and outputs: type and shape. n is any number; a name means the same size in all graphs.
-
-The first sizes of a graph's inputs are the same n, or 1 for all: the encoder takes one frame for many videos, the
-decoder one video (with its keys and values) for many sentences.
-"""
-
-
-def signatures(*, attended: bool) -> dict[str, Signature]:
-    """The graphs of a model folder, with or without attention over the cells of the picked frames."""
-    laid_out = {"keys": "f32 n cells embedding", "values": "f32 n cells embedding"} if attended else {}
-    looked_at = {"keys": "f32 n n embedding", "values": "f32 n n embedding"} if attended else {}
-    return {
-        "cnn": (
-            {"pixels": "u8 n image image 3"},
-            {"features": "f32 n cells feature"},
-        ),
-        "policy": (
-            # templates: the last picked glances; waits: strides since they were picked
-            {"glances": "u8 n glance glance", "templates": "u8 n glance glance", "waits": "f32 n"},
-            {"logits": "f32 n 2"},  # drop, pick
-        ),
-        "encoder": (
-            {"features": "f32 n cells feature", "h": "f32 n state", "c": "f32 n state"},
-            {"next_h": "f32 n state", "next_c": "f32 n state", **laid_out},
-        ),
-        "decoder": (
-            {"words": "i64 n", "video": "f32 n state", **looked_at, "state": "f32 n state"},
-            {"log_probabilities": "f32 n words", "next_state": "f32 n state"},
-        ),
-    }
-
-
-GRAPHS = tuple(signatures(attended=False))
+GRAPHS = ("cnn", "policy", "encoder", "decoder")
 PARTS = ("config.toml", "words.txt", "card.json", WEIGHTS, *(f"{graph}.onnx" for graph in GRAPHS))
 
-MAX_HEADER_BYTES = 100_000_000
-"""The safetensors format's own limit for its header."""
-MEND = "export the model again"
+EXPORT_AGAIN = "export the model again"
+"""How to repair a model folder; most errors end with it."""
+_ITEM_BYTES = {"F16": 2, "F32": 4}
 
 
 class BadModel(PicknetError):
     """A model folder that cannot be used."""
 
 
-def check_complete(folder: Path) -> None:
-    if not folder.is_dir():
-        raise BadModel(f"{folder}: {'is not a folder' if folder.exists() else 'no such folder'}; a model is a folder")
-    missing = [part for part in PARTS if not (folder / part).is_file() or not (folder / part).stat().st_size]
-    if missing:
-        raise BadModel(f"{folder}: is not a whole model: {', '.join(missing)} missing or empty; {MEND}")
+class TensorSpan(NamedTuple):
+    """Where a tensor is stored in a safetensors file."""
+
+    offset: int
+    """Bytes from the beginning of the file."""
+    num_bytes: int
+    dtype: str
+    """F16 or F32."""
+    shape: tuple[int, ...]
 
 
-def read_card(path: Path) -> dict[str, Any]:
+class ModelFolder:
+    """A model folder whose parts are complete and fit together, as far as one can see without running the graphs."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._check_complete()
+        self.card = self._read_card()
+        self.config = self._read_config()
+        self.vocabulary = self._read_vocabulary()
+        spans = {(span.offset, span.num_bytes) for span in tensor_spans(self.path / WEIGHTS).values()}
+        for name in GRAPHS:
+            self._check_graph_file(f"{name}.onnx", spans)
+
+    def read(self, part: str) -> bytes:
+        """The bytes of one of the PARTS."""
+        try:
+            return (self.path / part).read_bytes()
+        except OSError as error:
+            raise BadModel(f"{self.path / part}: cannot be read ({error.strerror})") from error
+
+    @functools.cached_property
+    def weights_digest(self) -> str:
+        """SHA-256 of the weights."""
+        with (self.path / WEIGHTS).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def _check_complete(self) -> None:
+        if not self.path.is_dir():
+            what = "is not a folder" if self.path.exists() else "no such folder"
+            raise BadModel(f"{self.path}: {what}; a model is a folder")
+        parts = [self.path / part for part in PARTS]
+        missing = [part.name for part in parts if not part.is_file() or not part.stat().st_size]
+        if missing:
+            raise BadModel(f"{self.path}: is not a whole model: {', '.join(missing)} missing or empty; {EXPORT_AGAIN}")
+
+    def _read_card(self) -> dict[str, Any]:
+        path = self.path / "card.json"
+        try:
+            card = json.loads(self.read(path.name))
+        except ValueError as error:
+            raise BadModel(f"{path}: is not JSON ({error}); {EXPORT_AGAIN}") from error
+        if not isinstance(card, dict):
+            raise BadModel(f"{path}: holds {type(card).__name__} where one JSON object was expected; {EXPORT_AGAIN}")
+        return card
+
+    def _read_config(self) -> Config:
+        self._check_last_line("config.toml")
+        try:
+            return load_config(self.path / "config.toml")
+        except BadConfig as error:
+            raise BadModel(f"{error}; {EXPORT_AGAIN}") from error
+
+    def _read_vocabulary(self) -> Vocabulary:
+        self._check_last_line("words.txt")  # the number of words is checked against the decoder's output
+        return Vocabulary.load(self.path / "words.txt")
+
+    def _check_last_line(self, part: str) -> None:
+        """A text cut inside its last line may still be valid: another word, a number with a digit less."""
+        if not self.read(part).endswith(b"\n"):
+            raise BadModel(f"{self.path / part}: is cut short: its last line has no end; {EXPORT_AGAIN}")
+
+    def _check_graph_file(self, part: str, spans: set[tuple[int, int]]) -> None:
+        """Refuse what OpenVINO accepts: bytes added at the end, and weights outside the tensors of the weights file.
+
+        spans: (offset, bytes) of each tensor.
+        """
+        path, content = self.path / part, self.read(part)
+        fields = list(_top_level_fields(content))
+        if fields.count(_GRAPH_FIELD) != 1 or not _MODEL_FIELDS.issuperset(fields):
+            raise BadModel(f"{path}: is damaged or not an ONNX graph; {EXPORT_AGAIN}")
+        references = _EXTERNAL_DATA.findall(content)
+        # However a reference is encoded, it contains the word "location".
+        if content.count(b"location") != len(references):
+            raise BadModel(f"{path}: refers to weights outside {WEIGHTS}, which is not allowed; {EXPORT_AGAIN}")
+        for offset, num_bytes in references:
+            if (int(offset), int(num_bytes)) not in spans:
+                raise BadModel(
+                    f"{path}: there is no tensor of {int(num_bytes)} bytes at byte {int(offset)} of {WEIGHTS}: "
+                    f"they are parts of different models; {EXPORT_AGAIN}"
+                )
+
+
+def tensor_spans(path: Path) -> dict[str, TensorSpan]:
+    """Where each tensor of a safetensors file is stored, by name. Raises `BadModel` for a damaged file."""
+    from safetensors import SafetensorError, safe_open
+
     try:
-        card = json.loads(read_bytes(path))
-    except ValueError as error:
-        raise BadModel(f"{path}: is not JSON ({error}); {MEND}") from error
-    if not isinstance(card, dict):
-        raise BadModel(f"{path}: holds {type(card).__name__} where one JSON object was expected; {MEND}")
-    return card
-
-
-def read_config(path: Path) -> Config:
-    _check_last_line(path)
-    try:
-        return load_config(path)
-    except BadConfig as error:
-        raise BadModel(f"{error}; {MEND}") from error
-
-
-def read_words(path: Path) -> Vocabulary:
-    _check_last_line(path)  # their number is held against the decoder's
-    return Vocabulary.load(path)
-
-
-def _check_last_line(path: Path) -> None:
-    """A text cut inside its last line may still read well: another word, a number with a digit less."""
-    if not read_bytes(path).endswith(b"\n"):
-        raise BadModel(f"{path}: is cut short: its last line has no end; {MEND}")
-
-
-def read_tensor_spans(path: Path) -> set[tuple[int, int]]:
-    """(offset in the file, bytes) of each tensor in a safetensors file, whose header must account for every byte."""
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            header_size = int.from_bytes(file.read(8), "little")
-            start = 8 + header_size
-            if header_size > MAX_HEADER_BYTES:
-                raise BadModel(f"{path}: is not a safetensors file; {MEND}")
-            if size < start:
-                raise BadModel(f"{path}: is cut short: {size} bytes, and its header alone needs {start}; {MEND}")
-            header = json.loads(file.read(header_size))
-        spans = [entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"]
-        tensors = {(start + int(first), int(last) - int(first)) for first, last in spans}
+        size = path.stat().st_size
+        with safe_open(path, "np") as file:
+            slices = {name: file.get_slice(name) for name in file.offset_keys()}
+            types = {name: (one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
     except OSError as error:
-        raise BadModel(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise BadModel(f"{path}: is not a safetensors file ({gist(error)}); {MEND}") from error
-    end = max((offset + length for offset, length in tensors), default=start)
-    if size < end:
-        raise BadModel(f"{path}: is cut short: {size} bytes of {end}; {MEND}")
-    if size > end:
-        raise BadModel(f"{path}: has {size - end} bytes too many after its last tensor; {MEND}")
-    return tensors
+        raise BadModel(f"{path}: cannot be read ({error.strerror or error})") from error
+    except SafetensorError as error:
+        raise BadModel(f"{path}: is damaged or not a safetensors file ({last_line(error)}); {EXPORT_AGAIN}") from error
+    if unknown := {dtype for dtype, _ in types.values()} - _ITEM_BYTES.keys():
+        raise BadModel(f"{path}: holds {', '.join(sorted(unknown))} where F16 or F32 was expected; {EXPORT_AGAIN}")
+    lengths = {name: math.prod(shape) * _ITEM_BYTES[dtype] for name, (dtype, shape) in types.items()}
+    # safetensors refuses gaps, overlaps and bytes after the last tensor: the tensors fill the end of the file in order.
+    offset = size - sum(lengths.values())
+    spans = {}
+    for name, (dtype, shape) in types.items():
+        spans[name] = TensorSpan(offset, lengths[name], dtype, shape)
+        offset += lengths[name]
+    return spans
+
+
+def last_line(error: Exception) -> str:
+    """The last line of an error message: OpenVINO's are many lines long, and end with the reason."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__
 
 
 # A reference to external data as ONNX writes it: three (key, value) messages, each field 13 of its tensor.
-_EXTERNAL = re.compile(
+_EXTERNAL_DATA = re.compile(
     rb"j.\n\x08location\x12.%b"
     rb"j.\n\x06offset\x12.([0-9]{1,20})"
     rb"j.\n\x06length\x12.([0-9]{1,20})" % re.escape(WEIGHTS.encode()),
@@ -134,26 +169,8 @@ _MODEL_FIELDS = {1, 2, 3, 4, 5, 6, _GRAPH_FIELD, 8, 14, 20, 25, 26}
 """The fields of an ONNX file (ModelProto)."""
 
 
-def check_graph_file(path: Path, tensors: set[tuple[int, int]]) -> None:
-    """What OpenVINO would let pass: bytes added at the end, and weights that lie elsewhere than their tensors."""
-    content = read_bytes(path)
-    fields = list(_top_level_fields(content))
-    if fields.count(_GRAPH_FIELD) != 1 or not _MODEL_FIELDS.issuperset(fields):
-        raise BadModel(f"{path}: is damaged or not an ONNX graph; {MEND}")
-    references = _EXTERNAL.findall(content)
-    # However a reference may be encoded, it spells "location".
-    if content.count(b"location") != len(references):
-        raise BadModel(f"{path}: refers to weights outside {WEIGHTS}, which is not allowed; {MEND}")
-    for offset, length in references:
-        if (int(offset), int(length)) not in tensors:
-            raise BadModel(
-                f"{path}: there is no tensor of {int(length)} bytes at byte {int(offset)} of {WEIGHTS}: "
-                f"they are parts of different models; {MEND}"
-            )
-
-
 def _top_level_fields(message: bytes) -> Iterator[int]:
-    """The field numbers of a protocol-buffer message of numbers and strings; a last -1 if it does not end well."""
+    """The field numbers of a protocol-buffer message of numbers and strings; a last -1 if it is malformed."""
     position = 0
     try:
         while position < len(message):
@@ -168,21 +185,9 @@ def _top_level_fields(message: bytes) -> Iterator[int]:
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
+    """A variable-length integer and the position after it."""
     value = shift = 0
     while message[position] >= 0x80:
         value |= (message[position] & 0x7F) << shift
         position, shift = position + 1, shift + 7
     return value | message[position] << shift, position + 1
-
-
-def read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise BadModel(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def gist(error: Exception) -> str:
-    """OpenVINO's messages are many lines long; the last one says what happened."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:200] if lines else type(error).__name__

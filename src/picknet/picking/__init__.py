@@ -1,1 +1,1 @@
-"""Which frames to look at: PickNet's own picker, the plain ones it is compared with, budgets and scenes."""
+"""Which frames to look at: PickNet's picker, the baselines it is compared with, frame budgets and scene changes."""

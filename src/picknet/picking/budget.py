@@ -9,32 +9,34 @@ from picknet.picking.picker import BadPicker, Pick, picked
 from picknet.video.frame import Frame
 
 MAX_BUDGET = 1000
-"""Frames that a budget's picker may hold: of a 1080p video each takes 3 MB."""
+"""The largest budget. All picked frames are held in memory: 3 MB each for 1080p video."""
 STILL = 0.1
-"""What a frame counts in which nothing moves, where a live one counts 1 more."""
-AGAIN = 0.3
-"""What the same thing counts when it happens again, where another thing counts 1 more."""
+"""Weight of a frame in which nothing moves; a changing one weighs up to 1 more."""
+REPEATED = 0.3
+"""Distance between two frames that look the same; different ones are up to 1 farther apart."""
 SAME = 0.1
-"""The change up to which two pictures are the same, and one of them will do."""
-FAMILIAR_SECONDS = 30.0
-"""The time after which a frame is half as far from another as it can be."""
+"""The change up to which two frames count as the same, so that one of them is enough."""
+HALF_DISTANT_SECONDS = 30.0
+"""The time between two frames at which their distance is half of what it would be after a very long time."""
 
 
 class BudgetPicker:
-    """At most so many frames of a video of any length, in one pass: those that show what happens in it.
+    """At most `budget` frames of a video of any length, chosen in one pass: those that show what happens in it.
 
-    The frames worth keeping are unlike the others kept, far from them in time, and live: they differ from the frame
-    before and from the frame after. Of one frame too many that one is let go whose
+    A frame is worth keeping if it looks different from the others kept, is far from them in time, and is changing: it
+    differs from the frame before and from the frame after. When there is one frame too many, the one is dropped whose
 
-        (STILL + live) · min over the others of (AGAIN + change) · t / (t + FAMILIAR_SECONDS)
+        (STILL + changing) · min over the others of (REPEATED + change) · t / (t + HALF_DISTANT_SECONDS)
 
-    is least, where t is the time between two frames and `change` what their glances differ by, from 0 to 1. So an hour
-    in which nothing happens is given up for a few seconds in which something does, and where all is alike what remains
-    is a steady stride. The first frame is always kept.
+    is smallest, where t is the time between two frames and `change`, from 0 to 1, how much their glances differ. So an
+    uneventful hour gives way to a few eventful seconds, and a video in which nothing happens is picked at a steady
+    stride. The first frame is always kept. Memory: one frame more than the budget.
     """
 
+    looks_ahead = True
+
     def __init__(self, budget: int, *, exact: bool = False) -> None:
-        """exact: with it, the budget is spent in full even on frames that show nothing new."""
+        """exact: use the whole budget, even on frames that show nothing new."""
         if not 1 <= budget <= MAX_BUDGET:
             raise BadPicker(f"budget is {budget}: 1 to {MAX_BUDGET} frames are possible")
         self._budget = budget
@@ -48,49 +50,52 @@ class BudgetPicker:
 
 
 class _Kept:
-    """The frames of a budget so far, and the newest, which is not judged before the next one has come."""
+    """The frames kept so far, and the newest, whose weight is only known once the next frame has come."""
 
     def __init__(self, budget: int) -> None:
         size = budget + 1
         self._budget = budget
         self._frames: dict[int, Frame] = {}
-        """By their places in the arrays below, in the order they came; the first frame is at 0 for good."""
+        """Position in the arrays below -> frame, in order of time. The first frame stays at position 0."""
         self._outlines = np.zeros((size, OUTLINE_SIZE * OUTLINE_SIZE), np.float32)
         self._seconds = np.zeros(size)
-        self._worth = np.zeros(size)
+        self._weights = np.zeros(size)
         self._distances = np.full((size, size), np.inf)
 
     def add(self, frame: Frame) -> None:
-        shape, live = outline(frame.glance()), 0.0
+        shape, changing = outline(frame.glance()), 0.0
         if self._frames:
             newest = next(reversed(self._frames))
-            live = float(changes(self._outlines[[newest]], shape)[0])
-            self._worth[newest] = min(self._worth[newest], STILL + live)
-        place = self._let_go() if len(self._frames) > self._budget else len(self._frames)
+            changing = float(changes(self._outlines[[newest]], shape)[0])
+            self._weights[newest] = min(self._weights[newest], STILL + changing)
+        position = self._drop() if len(self._frames) > self._budget else len(self._frames)
         others = list(self._frames)
         times = np.abs(frame.seconds - self._seconds[others])
-        distances = AGAIN + changes(self._outlines[others], shape)
-        distances *= times / (times + FAMILIAR_SECONDS)
-        self._distances[place, others] = self._distances[others, place] = distances
-        self._outlines[place], self._seconds[place], self._worth[place] = shape, frame.seconds, STILL + live
-        self._frames[place] = frame
+        distances = REPEATED + changes(self._outlines[others], shape)
+        distances *= times / (times + HALF_DISTANT_SECONDS)
+        self._distances[position, others] = self._distances[others, position] = distances
+        self._outlines[position], self._seconds[position] = shape, frame.seconds
+        self._weights[position] = STILL + changing
+        self._frames[position] = frame
 
     def frames(self, *, repeated: bool) -> list[Frame]:
-        """Those within the budget, in order; without `repeated` not those that stand still as one before them does."""
+        """The frames within the budget, in order; without `repeated`, still frames that look like an earlier one are
+        left out."""
         if len(self._frames) > self._budget:
-            self._let_go()
+            self._drop()
         shown: list[int] = []
-        for place in self._frames:
-            is_live = self._worth[place] > STILL + SAME
-            if repeated or is_live or (changes(self._outlines[shown], self._outlines[place]) > SAME).all():
-                shown.append(place)
-        return [self._frames[place] for place in shown]
+        for position in self._frames:
+            is_changing = self._weights[position] > STILL + SAME
+            is_new = (changes(self._outlines[shown], self._outlines[position]) > SAME).all()
+            if repeated or is_changing or is_new:
+                shown.append(position)
+        return [self._frames[position] for position in shown]
 
-    def _let_go(self) -> int:
-        """Forget the frame that is missed least; its place is free then."""
-        losses = self._worth * self._distances.min(axis=1)
+    def _drop(self) -> int:
+        """Drop the frame that is missed least, and return its position, which is free then."""
+        losses = self._weights * self._distances.min(axis=1)
         losses[0] = np.inf
-        place = int(losses.argmin())
-        del self._frames[place]
-        self._distances[place] = self._distances[:, place] = np.inf
-        return place
+        position = int(losses.argmin())
+        del self._frames[position]
+        self._distances[position] = self._distances[:, position] = np.inf
+        return position

@@ -1,7 +1,8 @@
-"""The learned pickers: the paper's PickNet, and one that keeps a stride."""
+"""The learned pickers: the paper's PickNet, and one that picks at a steady stride."""
 
 import functools
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -14,22 +15,21 @@ from picknet.video.frame import GLANCE_SIZE, Frame
 
 Array = NDArray[Any]
 
-
 Policy = Callable[[Array, Array, Array], Array]
-"""glances (n, 56, 56) uint8, templates (n, 56, 56) uint8, waits (n,) -> probabilities of picking (n,)
+"""glances (n, 56, 56) uint8, templates (n, 56, 56) uint8, waits (n,) float32 -> probabilities of picking (n,)
 
-A template is the glance of the last picked frame, a wait the time since then, in strides.
+A template is the glance of the last picked frame; a wait is the time since that frame, in strides.
 """
 
 
 class PickNetPicker:
-    """The paper's picker: it compares each glance with the glance of the last picked frame.
+    """The paper's picker: compares each glance with the glance of the last picked frame.
 
-    All it remembers is that one glance and how long ago it was, however long the video.
+    Its state is that one glance and the number of frames since, whatever the length of the video.
     """
 
     def __init__(self, policy: Policy, *, threshold: float = 0.5, max_gap: int | None = None) -> None:
-        """max_gap: with it, at the latest every so many frames one is picked, whatever the policy says."""
+        """max_gap: pick at least every `max_gap`-th frame, whatever the policy says."""
         if not 0 <= threshold <= 1:
             raise BadPicker(f"threshold is {threshold}: from 0 (pick all) to 1 (only the first) is possible")
         if max_gap is not None and max_gap < 1:
@@ -54,10 +54,10 @@ class PickNetPicker:
 
 
 class StridePicker:
-    """A learned picker that keeps a steady stride, sooner or later as the glances tell it.
+    """A learned picker with a steady stride, which the policy may shorten or stretch according to the glances.
 
-    The clock starts ahead, so that the first pick comes early. No frame is picked by force but the last, where the
-    video would end without a pick.
+    The clock does not start at 0, so the first pick comes early (see `first_gap`). Every pick is the policy's, with
+    one exception: a video that would end without a pick gets its last frame.
     """
 
     def __init__(
@@ -69,7 +69,8 @@ class StridePicker:
         threshold: float = 0.5,
         looks: bool = True,
     ) -> None:
-        """looks: whether the policy depends on glances. One that has learned nothing from them goes by its clock."""
+        """stride, first_pick: in frames. looks: whether the policy depends on the glances; if it depends on the time
+        since the last pick alone, the picks are planned in advance."""
         if not 0 <= threshold <= 1:
             raise BadPicker(f"threshold is {threshold}: from 0 (pick all) to 1 (only the last) is possible")
         if not stride >= 1:
@@ -78,15 +79,20 @@ class StridePicker:
         self._stride = stride
         self._first_gap = first_gap(stride, first_pick)
         self._threshold = threshold
-        self._plan = None if looks else functools.lru_cache(self._planned)
+        self._looks = looks
+        self._plan_lock = threading.Lock()
+        self._cached_plan = functools.lru_cache(self._make_plan)
 
     def plan(self, count: int) -> Plan | None:
-        return self._plan(count) if self._plan else None
+        if self._looks:
+            return None
+        with self._plan_lock:  # lru_cache would let two threads make the same plan
+            return self._cached_plan(count)
 
-    def _planned(self, count: int) -> Plan:
+    def _make_plan(self, count: int) -> Plan:
         black = np.zeros((GLANCE_SIZE, GLANCE_SIZE, 3), np.uint8)
-        anything = (Frame.from_pixels(black, index=index, seconds=0.0) for index in range(count))
-        return Plan(count, {pick.index: pick.probability for _, pick in self.pick(anything)})
+        frames = (Frame.from_pixels(black, index=index, seconds=0.0) for index in range(count))
+        return Plan(count, {pick.index: pick.probability for _, pick in self.pick(frames)})
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
         template: Array | None = None
@@ -100,7 +106,7 @@ class StridePicker:
             last = picked(frame, probability)
             if probability > self._threshold:
                 template, any_pick = glance, True
-                gap = min(max(gap - self._stride, 0.0), 1.0)  # what the stride overshot within this frame
+                gap = min(max(gap - self._stride, 0.0), 1.0)  # carry over the fraction of a frame beyond the stride
                 yield last
             gap += 1
         if last is not None and not any_pick:
@@ -108,16 +114,16 @@ class StridePicker:
 
 
 def first_gap(stride: float, first_pick: float) -> float:
-    """Where a stride policy's clock starts, in frames: a pick is due when it is past the stride.
+    """Where the clock of a stride policy starts, in frames; a pick is due when the clock is past the stride.
 
-    Half a stride ahead, so that picks fall on the centres of equal parts, or further, so that the frame `first_pick`
-    is due: late first picks cost more than early ones, since the ends of clips are worth least.
+    It starts half a stride ahead, so that picks fall on the centres of equal parts of the video. If that is later than
+    frame `first_pick`, it starts so that this frame is due: a late first pick costs more than an early one.
     """
     return max(1 + stride / 2, stride - first_pick + 0.5)
 
 
 def learned_picker(policy: Policy, model: ModelConfig, *, looks: bool = True) -> Picker:
-    """The picker that a model was trained with. looks: as in `StridePicker`."""
+    """The picker a model was trained with. looks: see `StridePicker`."""
     if model.picker == "stride":
         return StridePicker(
             policy, stride=model.stride, first_pick=model.first_pick, threshold=model.pick_threshold, looks=looks

@@ -1,4 +1,4 @@
-"""What a picker is: a lazy filter over frames that yields picks."""
+"""The picker interface. A picker is a lazy filter over frames that yields the picked ones."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,54 +10,69 @@ from picknet.video.frame import Frame
 
 
 class BadPicker(PicknetError):
-    """A picker asked for something impossible."""
+    """A picker was given an impossible setting."""
 
 
 @dataclass(frozen=True)
 class Pick:
-    """A frame that was picked."""
+    """A picked frame: where it is in the video, and how probable picking it was."""
 
     index: int
-    """The frame's position among the sampled ones, from 0."""
+    """Position among the sampled frames, from 0."""
     seconds: float
-    """Where in the video it stands."""
+    """Presentation time, from the start of the video."""
     probability: float | None = None
-    """The policy's probability of picking it. None where no policy was asked: other pickers, and the first frame,
-    which PickNet takes by force."""
+    """The policy's probability of picking it. None where no policy was asked: for other pickers, and for the first
+    frame, which PickNet always picks."""
     frame_number: int | None = None
-    """The frame's position among all frames of the video, from 0; None where they are not counted: live."""
+    """Position among all frames of the video, from 0. None for live sources, whose frames are not counted."""
 
-    def as_json(self) -> dict[str, Any]:
-        # Of a sum of binary fractions, what is beyond a microsecond is noise.
+    def to_dict(self) -> dict[str, Any]:
+        # Digits beyond a microsecond are rounding noise of the time base.
         return dataclasses.asdict(self) | {"seconds": round(self.seconds, 6)}
 
 
 class Picker(Protocol):
-    """Anything that lets some frames through."""
+    """Anything that lets some of the frames through.
+
+    A class may set two attributes, both False by default: `looks_ahead` if it reads all frames before it yields the
+    first pick, so that it cannot follow a live stream; `is_random` if its picks depend on a random generator.
+    """
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
-        """The picked ones among `frames`, in order."""
+        """The picked frames, in order."""
         ...
+
+
+def looks_ahead(picker: Picker) -> bool:
+    """Whether the picker reads all frames before it yields the first pick."""
+    return bool(getattr(picker, "looks_ahead", False))
+
+
+def is_random(picker: Picker) -> bool:
+    """Whether the picks depend on a random generator, and so on the calls before."""
+    return bool(getattr(picker, "is_random", False))
 
 
 @runtime_checkable
 class Planner(Picker, Protocol):
-    """A picker that may know what it will pick before it has seen a frame, so that no other need be decoded."""
+    """A picker that may know its picks without looking at a frame, so that only those need decoding."""
 
     def plan(self, count: int) -> "Plan | None":
-        """What it will pick of so many frames; None if it has to look at them."""
+        """The picks among `count` frames; None if the picker has to look at them."""
         ...
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be picked of `count` frames: their indexes, and the probability of each as in a `Pick`.
+    """The picks among `count` frames, known in advance. A plan is itself a picker.
 
-    It is a picker itself. Should none of them come, because the video is damaged, it takes the last frame that does.
+    If the video is damaged and none of the planned frames can be read, the last readable frame is picked.
     """
 
     count: int
     probabilities: Mapping[int, float | None]
+    """Frame index -> probability of picking it, as in `Pick`."""
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
         any_pick, frame = False, None
@@ -70,7 +85,7 @@ class Plan:
 
 
 def planned(picker: Picker, count: int) -> Plan | None:
-    """What a picker will pick of so many frames, if it can tell."""
+    """The picker's plan for `count` frames, if it has one."""
     return picker.plan(count) if isinstance(picker, Planner) and count else None
 
 

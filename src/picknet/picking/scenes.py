@@ -1,4 +1,4 @@
-"""Where a new scene begins, told from glances."""
+"""Where a new scene begins, decided from glances."""
 
 from collections import deque
 from typing import Any
@@ -11,46 +11,50 @@ from picknet.video.frame import Frame
 
 Array = NDArray[Any]
 
-
 SCENE_MEMORY = 4
-"""Frames that a new one is compared with."""
+"""Number of recent frames that a new one is compared with."""
 SCENE_CHANGED = 0.3
-"""The difference of outlines from which on a scene can be another. Light that is switched on stays below."""
+"""The difference of outlines from which a frame may belong to a new scene. Switching a light on stays below it."""
 SCENE_TONES = 0.2
-"""The difference of tones that weighs as much as that of two pictures that have nothing in common."""
+"""The difference of tones that weighs as much as that of two uncorrelated outlines."""
 
 
 class SceneWatch:
-    """Where a new scene begins, told from glances: `watch(frame)` is True when it does. It never looks ahead.
+    """Detects new scenes from glances, without looking ahead: `watch(frame)` is True where one begins.
 
-    A frame is strange when it is unlike each of the last few in what is where (outlines) and in how much there is of
-    each grey value (tones), which motion leaves alone. A new scene begins with the second strange frame in a row, so
-    that a flash is none. Slow changes of light and slow fades are none either: each frame is like those before it.
+    A frame is unfamiliar if it differs from each of the last few in its outline (what is where) and in its tones (how
+    much there is of each grey value), which motion does not change. A new scene begins with the second unfamiliar frame
+    in a row, so a flash does not start one. Neither do gradual changes of light and slow fades: each frame is similar
+    to those before it.
     """
 
     def __init__(self, *, patience: int = 2) -> None:
-        """patience: with which strange frame in a row a new scene begins."""
+        """patience: the number of unfamiliar frames in a row that make a new scene."""
         if patience < 1:
             raise BadPicker(f"patience is {patience}: 1 (a flash is a scene, too) or more is possible")
         self._patience = patience
-        self._seen: deque[tuple[Array, Array]] = deque(maxlen=SCENE_MEMORY)
-        self._strange: list[tuple[Array, Array]] = []
+        self._recent: deque[_Appearance] = deque(maxlen=SCENE_MEMORY)
+        self._unfamiliar: list[_Appearance] = []
 
     def __call__(self, frame: Frame) -> bool:
-        look = outline(frame.glance()), tones(frame.glance())
-        if not self._seen or any(_is_alike(look, other) for other in self._seen):
-            self._seen.append(look)
-            self._strange.clear()
+        appearance = outline(frame.glance()), tones(frame.glance())
+        if not self._recent or any(_is_similar(appearance, other) for other in self._recent):
+            self._recent.append(appearance)
+            self._unfamiliar.clear()
             return False
-        self._strange.append(look)
-        if len(self._strange) < self._patience:
+        self._unfamiliar.append(appearance)
+        if len(self._unfamiliar) < self._patience:
             return False
-        self._seen.clear()
-        self._seen.extend(self._strange)
-        self._strange.clear()
+        self._recent.clear()
+        self._recent.extend(self._unfamiliar)
+        self._unfamiliar.clear()
         return True
 
 
-def _is_alike(one: tuple[Array, Array], other: tuple[Array, Array]) -> bool:
-    outlines, tones = (float(differences(mine[None], its)[0]) for mine, its in zip(one, other, strict=True))
+_Appearance = tuple[Array, Array]
+"""The outline and the tones of a glance."""
+
+
+def _is_similar(one: _Appearance, other: _Appearance) -> bool:
+    outlines, tones = (float(differences(a[None], b)[0]) for a, b in zip(one, other, strict=True))
     return outlines < SCENE_CHANGED or outlines + tones / SCENE_TONES < 1

@@ -122,7 +122,7 @@ def write_frames(
             name = f"{number:04d}-{_time_in_name(frame.seconds)}{IMAGE_FORMATS[image_format][0]}"
             with written_whole(folder / name) as temporary:
                 temporary.write_bytes(encoded.content)
-            rows.append({"file": name, **frame.pick.as_json(), "width": encoded.width, "height": encoded.height})
+            rows.append({"file": name, **frame.pick.to_dict(), "width": encoded.width, "height": encoded.height})
             written(folder / name)
     except BaseException:
         if rows:

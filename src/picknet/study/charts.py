@@ -1,42 +1,86 @@
-"""Line charts, as a picture or as SVG.
+"""Charts with matplotlib: lines over axes, labelled at their ends, and the histograms of picks.
 
-A chart is a list of marks (lines, areas, dots, words) in pixels; `Chart.image` and `Chart.svg` put the same marks on
-paper. A line is named at its right end, in its colour, so there is no legend to look things up in.
+matplotlib is an optional extra and takes half a second to import, so it is imported when a chart is drawn. Files are
+deterministic: the same data gives the same bytes.
 """
 
-import math
+import importlib.util
+import io
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from xml.sax.saxutils import escape
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from PIL import Image, ImageDraw
+import numpy as np
 
-from picknet.show.page import DARK_GREEN, FAINT, GREEN, GREY, INK, MARGIN, PAPER, WIDTH, BadFigure, printable, typeface
+from picknet.errors import PicknetError
+from picknet.files import written_whole
 
-LABEL_SIZE = 24
-LABEL_PITCH = 30
-"""Pixels from one line's name to the next, at least."""
-STRETCH_ROWS = 3
-"""Rows for the names of the parts of an x axis."""
-SMOOTHING = 3
-"""Lines are drawn so many times as large and shrunk, since Pillow's own have stairs."""
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, GREY, LIGHT_GREY, GRID = "#16191d", "#6b7280", "#a3aab5", "#e7eaee"
+GREEN, DARK_GREEN = "#19b75b", "#0c8a41"
+COLOURS = ("#2563eb", "#dc2626", "#0891b2", "#d97706", "#8b5cf6", "#db2777", "#65a30d", "#7c5b3b")
+"""Distinct from each other, from green and from grey."""
+
+WIDTH = 8.0
+"""Inches; at 200 dots per inch, twice the 800 pixels that a README gives a picture."""
+DPI = 200
+METADATA: dict[str, dict[str, None] | None] = {
+    ".png": {"Software": None}, ".svg": {"Date": None}, ".jpg": None, ".jpeg": None, ".webp": None,
+}  # fmt: skip
+"""The formats by suffix. Neither a date nor a version is written: equal charts are equal files."""
+TEXT_SIZE = 9.0
+MARGIN = 0.2
+LEFT = 0.75
+"""Inches from the left edge to the y axis."""
+LABEL_PITCH = 0.16
+"""Inches between the labels of two lines, at least."""
+
+STYLE: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": TEXT_SIZE,
+    "axes.edgecolor": LIGHT_GREY,
+    "axes.labelcolor": GREY,
+    "axes.unicode_minus": True,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "svg.hashsalt": "picknet",
+    "svg.fonttype": "none",  # text stays text: smaller files that can be searched
+    "text.parse_math": False,  # a run may be called $x$
+}
 
 Point = tuple[float, float]
 
 
+class BadChart(PicknetError):
+    """A chart that cannot be drawn or written as asked."""
+
+
+class MissingMatplotlib(PicknetError):
+    """matplotlib is not installed."""
+
+
 @dataclass(frozen=True)
 class Line:
-    """Points of one colour, joined; `pieces` are not joined with each other."""
+    """Points of one colour, joined by straight lines."""
 
     name: str
     pieces: Sequence[Sequence[Point]]
-    colour: str
-    width: int = 4
+    """Pieces are not joined with each other."""
+    colour: str = GREY
+    width: float = 1.3
+    dashes: str | tuple[int, tuple[int, ...]] = "-"
+    """A line style of matplotlib."""
     dots: bool = True
     band: Sequence[tuple[float, float, float]] = ()
     """(x, low, high): a shaded area around the line."""
     ringed: Point | None = None
-    """A point that is marked."""
+    """A point to mark with a ring."""
 
     @property
     def points(self) -> list[Point]:
@@ -45,257 +89,228 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines over one pair of axes."""
+    """Lines over one pair of axes. The first line is the one that matters: it is drawn on top."""
 
     title: str
     note: str
     x_name: str
     lines: Sequence[Line]
     levels: Sequence[tuple[str, float]] = ()
-    """(name, y): heights to compare with, drawn across in grey."""
+    """(name, y): values to compare with, drawn across as dashed lines."""
     stretches: Sequence[tuple[str, float, float]] = ()
-    """(name, from x, to x): parts of the x axis, named above and parted by upright lines."""
-    height: int = 640
+    """(name, from x, to x): named parts of the x axis, separated by vertical lines."""
+    padding: float = 0.0
+    """Space above and below the data, in units of y, so that the axis does not magnify noise."""
+    symmetric: bool = False
+    """The y axis is centred on 0 and extends at least twice the padding to each side."""
+    from_zero: bool = False
+    """The y axis starts at 0."""
+    height: float = 3.0
+    """Inches, without title and note."""
 
 
-@dataclass
-class Chart:
-    """Marks on a page of so many pixels."""
-
-    width: int
-    height: int
-    marks: list["_Mark"] = field(default_factory=list)
-
-    def image(self) -> Image.Image:
-        large = Image.new("RGB", (self.width * SMOOTHING, self.height * SMOOTHING), PAPER)
-        draw = ImageDraw.Draw(large, "RGBA")
-        words = []
-        for mark in self.marks:
-            if isinstance(mark, _Words):
-                words.append(mark)
-            else:
-                mark.draw(draw)
-        image = large.resize((self.width, self.height), Image.Resampling.BOX)
-        for mark in words:  # letters are smooth as they are
-            mark.draw(ImageDraw.Draw(image))
-        return image
-
-    def svg(self) -> str:
-        size = f'viewBox="0 0 {self.width} {self.height}"'
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">'
-        paper = f'<rect width="{self.width}" height="{self.height}" fill="{PAPER}"/>'
-        return "\n".join([head, paper, *(mark.svg() for mark in self.marks), "</svg>"]) + "\n"
+def require_matplotlib() -> None:
+    """Raise `MissingMatplotlib` if it is not installed: call this before minutes of work that end in a chart."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingMatplotlib('charts need matplotlib, which is not installed; pip install "picknet[charts]"')
 
 
-def line_chart(panels: Sequence[Panel]) -> Chart:
+def save(figure: "Figure", path: str | Path) -> None:
+    """Write a chart in the format its suffix names; `path` is replaced as a whole or not at all."""
+    from matplotlib import rc_context
+
+    suffix = Path(path).suffix.lower()
+    if suffix not in METADATA:
+        raise BadChart(f"{path}: a chart ends in {', '.join(METADATA)}")
+    content = io.BytesIO()
+    with rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a letter the font lacks is drawn as a box
+        figure.savefig(content, format=suffix[1:], dpi=DPI, metadata=METADATA[suffix])
+    with written_whole(path) as temporary:
+        temporary.write_bytes(content.getvalue())
+
+
+def line_chart(panels: Sequence[Panel]) -> "Figure":
     """The panels, one below the other."""
+    require_matplotlib()
+    from matplotlib import rc_context
+
     if not any(line.points for panel in panels for line in panel.lines):
-        raise BadFigure("a chart needs at least one point")
-    chart = Chart(WIDTH, 2 * MARGIN + sum(panel.height for panel in panels) + MARGIN * (len(panels) - 1))
-    top = MARGIN
-    for panel in panels:
-        _draw_panel(chart.marks, panel, top)
-        top += panel.height + MARGIN
-    return chart
+        raise BadChart("a chart needs at least one point")
+    heights = [_header(panel) + panel.height + 0.8 for panel in panels]
+    with rc_context(STYLE):
+        figure = _figure(WIDTH, sum(heights) + 2 * MARGIN - 0.35)
+        top = figure.get_figheight() - MARGIN
+        for panel, height in zip(panels, heights, strict=True):
+            _draw_panel(figure, panel, top)
+            top -= height
+    return figure
 
 
-def ticks(low: float, high: float, *, most: int = 7) -> list[float]:
-    """Round numbers at even distances, at most `most` between the first at or below `low` and the last at or above."""
-    if high - low < 1e-6 * max(1.0, abs(high)):  # a level line stands in the middle
-        low, high = low - 0.5, high + 0.5
-    span = high - low
-    power = 10.0 ** math.floor(math.log10(span / most))
-    step = next(step * power for step in (1, 2, 5, 10) if span / (step * power) <= most)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [number * step for number in range(first, max(last, first + 1) + 1)]
+def pick_histograms(counts: Sequence[int], positions: Sequence[int], *, num_frames: int) -> "Figure":
+    """The paper's two figures: how many frames are picked from a clip, and where in the clip they are.
+
+    counts: picks of each clip. positions: of all picks, from 0 to num_frames − 1.
+    """
+    require_matplotlib()
+    from matplotlib import rc_context
+
+    if not len(counts) or not len(positions):
+        raise BadChart("the histograms of picks need at least one clip with a pick")
+    by_count = np.bincount(np.asarray(counts), minlength=min(num_frames, 10) + 1)[1:] / len(counts)
+    where = np.asarray(positions).clip(0, num_frames - 1)
+    by_position = np.bincount(where, minlength=num_frames) / len(where)
+    mean = f"{np.mean(counts):.1f} picks per clip on average"
+    parts = [
+        ("Number of picks", f"share of {len(counts):,} clips · {mean}", "picks in a clip", by_count, 1),
+        ("Position of the picks", f"share of {len(where):,} picks", f"frame, of {num_frames} sampled", by_position, 0),
+    ]
+    with rc_context(STYLE):
+        height = 2.9
+        figure = _figure(WIDTH, height)
+        for number, (title, note, x_name, shares, first) in enumerate(parts):
+            left = 0.6 + number * WIDTH / 2
+            axes = _axes(figure, left, 0.55, WIDTH / 2 - 0.8, height - 1.25)
+            _title(figure, title, note, left=left - 0.4, top=height - 0.2)
+            axes.bar(np.arange(first, first + len(shares)), 100 * shares, width=0.8, color=GREEN)
+            axes.set_xlabel(x_name)
+            axes.set_xlim(first - 0.7, first + len(shares) - 0.3)
+            # One bar of 100 % and thirty bars of 3 % are both legible, and neither fills the panel by itself.
+            axes.set_ylim(0, max(10.0, 115 * shares.max()))
+            axes.yaxis.set_major_formatter(lambda y, _: f"{y:g} %")
+            _whole_ticks(axes)
+    return figure
 
 
-# --- A panel ---
+# --- Parts of a figure; lengths in inches ---
 
 
-def _draw_panel(marks: list["_Mark"], panel: Panel, top: float) -> None:
+def _figure(width: float, height: float) -> "Figure":
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _axes(figure: "Figure", left: float, bottom: float, width: float, height: float) -> "Axes":
+    size = figure.get_size_inches()
+    axes = figure.add_axes((left / size[0], bottom / size[1], width / size[0], height / size[1]))
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, pad=5)
+    return axes
+
+
+def _header(panel: Panel) -> float:
+    """The height of title, note and names of stretches."""
+    return 0.55 + (0.4 if panel.stretches else 0.0)
+
+
+def _title(figure: "Figure", title: str, note: str, *, left: float, top: float) -> None:
+    width, height = figure.get_size_inches()
+    figure.text(left / width, top / height, title, color=INK, fontsize=12.5, va="top")
+    figure.text(left / width, (top - 0.25) / height, note, color=GREY, fontsize=8.5, va="top")
+
+
+def _whole_ticks(axes: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True, steps=[1, 2, 5, 10]))
+
+
+def _draw_panel(figure: "Figure", panel: Panel, top: float) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     lines = [line for line in panel.lines if line.points]
     names = [*(line.name for line in lines), *(name for name, _ in panel.levels)]
-    room = max((typeface(LABEL_SIZE).getlength(printable(name)) for name in names), default=0)
-    left, right = MARGIN + 70, WIDTH - MARGIN - room - 44
-    upper, lower = top + 110 + (STRETCH_ROWS * 26 if panel.stretches else 0), top + panel.height - 80
-    xs = [x for line in lines for x, _ in line.points] + [x for _, *ends in panel.stretches for x in ends]
+    right = 0.35 + max((_text_width(figure, name) for name in names), default=0.0)
+    axes = _axes(figure, LEFT, top - _header(panel) - panel.height, WIDTH - LEFT - right - MARGIN, panel.height)
+    _title(figure, panel.title, panel.note, left=MARGIN, top=top)
+    axes.set_xlabel(panel.x_name)
+
     ys = [y for line in lines for _, y in line.points] + [y for line in lines for _, *ends in line.band for y in ends]
-    x_ticks = ticks(min(xs), max(xs), most=8)
-    y_ticks = ticks(min(ys + [y for _, y in panel.levels]), max(ys + [y for _, y in panel.levels]))
-    x_span, y_span = (min(xs), max(max(xs), min(xs) + 1e-9)), (y_ticks[0], y_ticks[-1])
+    axes.set_ylim(*_y_limits([*ys, *(y for _, y in panel.levels)], panel))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
+    xs = [x for line in lines for x, _ in line.points] + [x for _, *ends in panel.stretches for x in ends]
+    room = 0.03 * ((max(xs) - min(xs)) or 1.0)
+    axes.set_xlim(min(xs) - room, max(xs) + room)
+    _whole_ticks(axes)
+    _draw_stretches(axes, panel)
 
-    def at(x: float, y: float) -> Point:
-        return (
-            left + (right - left) * (x - x_span[0]) / (x_span[1] - x_span[0]),
-            lower - (lower - upper) * (y - y_span[0]) / (y_span[1] - y_span[0]),
-        )
-
-    marks.append(_Words((MARGIN, top), panel.title, INK, 36, "lt"))
-    marks.append(_Words((MARGIN, top + 52), panel.note, GREY, 22, "lt"))
-    marks.append(_Words(((left + right) / 2, top + panel.height), panel.x_name, GREY, 22, "mb"))
-    for y in y_ticks:
-        _, height = at(x_span[0], y)
-        marks.append(_Path(((left, height), (right, height)), GREY if y == 0 else FAINT, 2))
-        marks.append(_Words((left - 14, height), f"{y:g}".replace("-", "−"), GREY, 22, "rm"))
-    for x in x_ticks:
-        if x_span[0] <= x <= x_span[1]:
-            marks.append(_Words((at(x, 0)[0], lower + 12), f"{x:g}", GREY, 22, "mt"))
-    row = 0
-    for name, start, end in panel.stretches:
-        (first, _), (last, _) = at(start, 0), at(end, 0)
-        if end < x_span[1]:
-            marks.append(_Path(((last, upper - 10), (last, lower)), FAINT, 3))
-        # The names of short stretches go above each other.
-        row = 0 if typeface(22).getlength(name) < last - first else row % (STRETCH_ROWS - 1) + 1
-        marks.append(_Words(((first + last) / 2, upper - 12 - 26 * row), name, GREY, 22, "mb"))
-    ends: list[tuple[str, Point, str]] = []
-    for name, y in panel.levels:
-        marks.append(_Path((at(x_span[0], y), at(x_span[1], y)), GREY, 3, dashed=True))
-        ends.append((name, at(x_span[1], y), GREY))
-    for line in lines:
+    ends = [(name, (max(xs), y), GREY) for name, y in panel.levels]
+    for _, y in panel.levels:
+        axes.axhline(y, color=GREY, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1.5)
+    for order, line in enumerate(reversed(lines)):
+        zorder = 2 + order / 100
         if line.band:
-            upwards = [at(x, high) for x, _, high in line.band]
-            marks.append(_Area((*upwards, *(at(x, low) for x, low, _ in reversed(line.band))), line.colour))
-    # The first line is the one that matters: it is drawn over the others, and named first.
-    for line in reversed(lines):
+            x, low, high = np.array(sorted(line.band)).T
+            axes.fill_between(x, low, high, color=line.colour, alpha=0.14, linewidth=0, zorder=1.2)
         for piece in line.pieces:
-            marks.append(_Path(tuple(at(*point) for point in piece), line.colour, line.width))
-            if line.dots or len(piece) == 1:
-                marks.extend(_Dot(at(*point), line.colour, line.width + 2) for point in piece)
+            x, y = np.array(piece).T
+            marker = "o" if line.dots or len(piece) == 1 else ""
+            axes.plot(
+                x, y, color=line.colour, linewidth=line.width, linestyle=line.dashes, marker=marker,
+                markersize=1.6 + 1.4 * line.width, markeredgewidth=0, zorder=zorder,
+            )  # fmt: skip
         if line.ringed:
-            marks.append(_Dot(at(*line.ringed), line.colour, line.width + 10))
-            marks.append(_Dot(at(*line.ringed), PAPER, line.width + 5))
-            marks.append(_Dot(at(*line.ringed), line.colour, line.width))
-    ends += [(line.name, at(*line.points[-1]), line.colour) for line in lines]
-    _name_ends(marks, ends, x=right + 30, low=upper, high=lower)
+            ring = {"marker": "o", "markersize": 9, "markeredgewidth": 1.8, "markerfacecolor": "white"}
+            axes.plot(*np.array([line.ringed]).T, color=line.colour, zorder=zorder + 0.005, **ring)
+        ends.append((line.name, line.points[-1], DARK_GREEN if line.colour == GREEN else line.colour))
+    _label_ends(axes, ends, height=panel.height)
 
 
-def _name_ends(marks: list["_Mark"], ends: list[tuple[str, Point, str]], *, x: float, low: float, high: float) -> None:
-    """Each name beside the end of its line, moved up or down as far as the names of others ask for."""
-    ends = sorted(ends, key=lambda end: end[1][1])
-    for (name, end, colour), y in zip(ends, _spread([end[1] for _, end, _ in ends], low, high), strict=True):
-        marks.append(_Path((end, (x - 14, y), (x - 4, y)), colour, 1))
-        marks.append(_Words((x, y), name, DARK_GREEN if colour == GREEN else colour, LABEL_SIZE, "lm"))
+def _y_limits(ys: Sequence[float], panel: Panel) -> Point:
+    low, high = min(ys), max(ys)
+    if panel.symmetric:
+        reach = max(2 * panel.padding, max(-low, high) + panel.padding / 2) or 1.0
+        return -reach, reach
+    space = max(panel.padding, 0.06 * (high - low)) or 0.5
+    return (0.0 if panel.from_zero else low - space), high + space
 
 
-def _spread(heights: Sequence[float], low: float, high: float) -> list[float]:
-    """Ascending heights, moved as little as keeps them LABEL_PITCH apart and, where they can be, within low … high."""
-    # A group of names that would overlap stands around the mean of where its names want to be.
-    groups: list[list[float]] = []
-    for height in heights:
-        groups.append([height])
-        while len(groups) > 1 and _first(groups[-1]) < _first(groups[-2]) + LABEL_PITCH * len(groups[-2]):
-            last = groups.pop()
-            groups[-1] += last
-    placed = [_first(group) + LABEL_PITCH * number for group in groups for number in range(len(group))]
-    if not placed:
-        return placed
-    for number in range(len(placed)):  # from above and then from below, none beyond the ends
-        placed[number] = max(placed[number], low + LABEL_PITCH * number)
-    for number in range(len(placed)):
-        placed[-1 - number] = min(placed[-1 - number], high - LABEL_PITCH * number)
-    return placed
+def _draw_stretches(axes: "Axes", panel: Panel) -> None:
+    last = max((end for _, _, end in panel.stretches), default=0.0)
+    for number, (name, start, end) in enumerate(panel.stretches):
+        if end < last:
+            axes.axvline(end, color=LIGHT_GREY, linewidth=0.8, zorder=1)
+        # The names of neighbours are on different rows, so that those of short stretches do not overlap.
+        axes.annotate(
+            name, ((start + end) / 2, 1), xycoords=("data", "axes fraction"), xytext=(0, 4 + 13 * (number % 2)),
+            textcoords="offset points", color=GREY, fontsize=8.5, ha="center", va="bottom",
+        )  # fmt: skip
 
 
-def _first(group: Sequence[float]) -> float:
-    return sum(group) / len(group) - LABEL_PITCH * (len(group) - 1) / 2
+def _label_ends(axes: "Axes", ends: Sequence[tuple[str, Point, str]], *, height: float) -> None:
+    """The name of each line right of the axes, at the height of its last point or as near as other names permit."""
+    low, high = axes.get_ylim()
+    inches = [(end[1] - low) / (high - low) * height for _, end, _ in ends]
+    order = sorted(range(len(ends)), key=lambda number: inches[number])
+    placed = spread([inches[number] for number in order], pitch=LABEL_PITCH, low=0.0, high=height)
+    for number, place in zip(order, placed, strict=True):
+        name, end, colour = ends[number]
+        leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.5, "shrinkA": 1, "shrinkB": 3}
+        axes.annotate(
+            name, end, xytext=(1.035, place / height), textcoords="axes fraction", color=colour, fontsize=TEXT_SIZE,
+            va="center", arrowprops=leader | {"relpos": (0, 0.5)}, annotation_clip=False,
+        )  # fmt: skip
 
 
-# --- Marks ---
+def spread(places: Sequence[float], *, pitch: float, low: float, high: float) -> list[float]:
+    """Ascending places, moved apart to be at least `pitch` from each other and, if they fit, within low … high."""
+    steps = pitch * np.arange(len(places))
+    # Half way between pushing each one up, away from those below, and pushing each one down, away from those above.
+    up = np.maximum.accumulate(places - steps) + steps
+    down = np.minimum.accumulate((places - steps)[::-1])[::-1] + steps
+    placed = np.maximum((up + down) / 2, low + steps)
+    return np.minimum(placed, high - steps[::-1]).tolist()
 
 
-@dataclass(frozen=True)
-class _Path:
-    points: tuple[Point, ...]
-    colour: str
-    width: int
-    dashed: bool = False
+def _text_width(figure: "Figure", text: str) -> float:
+    from matplotlib.font_manager import FontProperties
 
-    def draw(self, draw: ImageDraw.ImageDraw) -> None:
-        for piece in _dashes(self.points) if self.dashed else [self.points]:
-            draw.line(_enlarged(piece), fill=self.colour, width=self.width * SMOOTHING, joint="curve")
-
-    def svg(self) -> str:
-        style = ' stroke-dasharray="12 8"' if self.dashed else ""
-        return (
-            f'<polyline points="{_coordinates(self.points)}" fill="none" stroke="{self.colour}" '
-            f'stroke-width="{self.width}" stroke-linejoin="round"{style}/>'
-        )
-
-
-@dataclass(frozen=True)
-class _Area:
-    points: tuple[Point, ...]
-    colour: str
-
-    def draw(self, draw: ImageDraw.ImageDraw) -> None:
-        draw.polygon(_enlarged(self.points), fill=f"{self.colour}28")
-
-    def svg(self) -> str:
-        return f'<polygon points="{_coordinates(self.points)}" fill="{self.colour}" fill-opacity="0.157"/>'
-
-
-@dataclass(frozen=True)
-class _Dot:
-    centre: Point
-    colour: str
-    radius: float
-
-    def draw(self, draw: ImageDraw.ImageDraw) -> None:
-        x, y = (value * SMOOTHING for value in self.centre)
-        radius = self.radius * SMOOTHING
-        draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=self.colour)
-
-    def svg(self) -> str:
-        return f'<circle cx="{self.centre[0]:.1f}" cy="{self.centre[1]:.1f}" r="{self.radius}" fill="{self.colour}"/>'
-
-
-@dataclass(frozen=True)
-class _Words:
-    place: Point
-    text: str
-    colour: str
-    size: int
-    anchor: str
-    """Where the place is: l, m, r of the words' width, and t, m, b of their height."""
-
-    def draw(self, draw: ImageDraw.ImageDraw) -> None:
-        anchor = self.anchor.replace("t", "a").replace("b", "d")  # the ascender, so that all stand on one line
-        draw.text(self.place, printable(self.text), fill=self.colour, font=typeface(self.size), anchor=anchor)
-
-    def svg(self) -> str:
-        across = {"l": "start", "m": "middle", "r": "end"}[self.anchor[0]]
-        along = {"t": "text-before-edge", "m": "central", "b": "text-after-edge"}[self.anchor[1]]
-        return (
-            f'<text x="{self.place[0]:.1f}" y="{self.place[1]:.1f}" fill="{self.colour}" font-size="{self.size}" '
-            f'text-anchor="{across}" dominant-baseline="{along}">{escape(self.text)}</text>'
-        )
-
-
-_Mark = _Path | _Area | _Dot | _Words
-
-
-def _enlarged(points: Sequence[Point]) -> list[Point]:
-    return [(x * SMOOTHING, y * SMOOTHING) for x, y in points]
-
-
-def _coordinates(points: Sequence[Point]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-
-
-def _dashes(points: Sequence[Point], *, on: float = 12, off: float = 8) -> list[list[Point]]:
-    """A straight line from the first point to the last, as dashes."""
-    (x0, y0), (x1, y1) = points[0], points[-1]
-    length = math.hypot(x1 - x0, y1 - y0)
-    starts = [number * (on + off) / length for number in range(math.ceil(length / (on + off)))] if length else []
-
-    def along(share: float) -> Point:
-        return x0 + (x1 - x0) * min(share, 1), y0 + (y1 - y0) * min(share, 1)
-
-    return [[along(start), along(start + on / length)] for start in starts]
-
-
-# --- Letters ---
-
-
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    width, _, _ = renderer.get_text_width_height_descent(text, FontProperties(size=TEXT_SIZE), ismath=False)
+    return float(width) / figure.dpi

@@ -1,8 +1,8 @@
-"""Many choices of a clip's frames, each described by one captioner: what pickers are compared by.
+"""Captions of many choices of a clip's frames, from which pickers are compared.
 
-A clip is decoded and sent through the CNN once. After that a choice of its frames costs a few steps of the encoder and
-one sentence, taken and written together with those of other choices, so hundreds can be described; a choice that
-several pickers make is described once.
+A clip is decoded and sent through the CNN once. After that a choice of frames costs a few encoder steps and one
+sentence, computed in batches, so hundreds of choices can be described; a choice that several pickers make is described
+once.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.captioner import Captioner, NothingToCaption
-from picknet.data.datasets import Clip
+from picknet.data.split import Clip
 from picknet.files import written_whole
-from picknet.model.runtime import Runtime, State
+from picknet.model.runtime import EncoderState, Runtime
 from picknet.picking.learned import learned_picker
 from picknet.picking.picker import Picker
 from picknet.picking.plain import (
@@ -37,40 +37,40 @@ from picknet.video.frame import Frame
 
 Array = NDArray[Any]
 Choice = tuple[int, ...]
-"""Some frames of a clip: their places among the sampled ones, ascending."""
+"""Some frames of a clip: their positions among the sampled frames, ascending."""
 
 THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""PickNet's dial where it compares glances, as in the paper."""
+"""PickNet's settings if it compares glances, as in the paper."""
 STRIDES = (4, 5, 6, 7.5, 10, 15, 20, 30)
-"""Its dial where it keeps a stride."""
+"""PickNet's settings if it keeps a stride."""
 KS = range(1, 9)
 DISTANCES = (4, 5, 6, 7, 9, 13, 20)
-"""The n of every n-th: 7, 6, … 1 picks of 30 frames. Most do not divide 30: a stream ends where it ends."""
+"""n of every n-th: 7, 6, … 1 picks of 30 frames. Most do not divide 30, since a stream may end anywhere."""
 PROBABILITIES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25)
 CHANGES = (10, 20, 30, 35, 40, 50, 60, 80)
 """Grey values: 17 to 1.2 picks of 30 frames on MSVD."""
 NUM_DRAWS = 10
-"""Where chance plays, the mean of so many draws."""
+"""Draws of a random picker, which are averaged."""
 SUBSET_SIZES = range(1, 7)
 MAX_TOGETHER = 64
-"""So many choices are described together. More are hardly faster, and need more room."""
+"""Choices per batch. Larger batches are hardly faster and need more memory."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A picker at one setting of its dial."""
+    """A picker at one setting."""
 
     picker: str
-    """Its name: picknet, or what `rivals` calls it."""
+    """Its name: picknet, or a name from `rivals`."""
     setting: str
     pickers: tuple[Picker, ...]
-    """More than one where chance plays: one for each draw."""
+    """One; for a random picker, one for each draw."""
     own: bool = False
-    """The setting a model comes with."""
+    """Whether it is the model's own setting."""
 
 
 def dial(captioner: Captioner) -> list[Setting]:
-    """PickNet from many picks to few, with the model's own setting among them."""
+    """PickNet at settings from many picks to few, the model's own among them."""
     model, policy = captioner.config.model, captioner.runtime.policy
     if model.picker == "stride":
         dialled = {f"stride={n:g}": replace(model, stride=n) for n in sorted({*STRIDES, model.stride})}
@@ -84,8 +84,8 @@ def dial(captioner: Captioner) -> list[Setting]:
 
 
 def rivals(feature: Callable[[Frame], Array], *, seed: int) -> list[Setting]:
-    """What PickNet is compared with. Those that pick every n-th, by coin or by scene change never look ahead either."""
-    chance = np.random.default_rng(seed)  # one for all of them, clip after clip
+    """The pickers PickNet is compared with. Like PickNet, every n-th, coin and scene change do not look ahead."""
+    chance = np.random.default_rng(seed)  # one generator for all of them, over all clips
     draws = range(NUM_DRAWS)
     return [
         *(Setting("uniform", f"k={k}", (UniformPicker(k),)) for k in KS),
@@ -101,7 +101,7 @@ def rivals(feature: Callable[[Frame], Array], *, seed: int) -> list[Setting]:
 
 @dataclass(frozen=True)
 class JudgedClip:
-    """What every picker chose of one clip, and what was said of each choice."""
+    """The choices of every picker for one clip, and the caption of each choice."""
 
     name: str
     choices: dict[tuple[str, str], list[Choice]]
@@ -111,20 +111,21 @@ class JudgedClip:
     captions: dict[Choice, str]
 
 
-# --- Looking and describing ---
+# --- Features and captions ---
 
 
-class Look:
-    """The frames of a clip, and what the CNN makes of each: computed once."""
+class ClipFeatures:
+    """The CNN features of a clip's sampled frames: computed once, and kept in a cache folder if there is one."""
 
     def __init__(self, captioner: Captioner, cache: Path | None) -> None:
         self.captioner = captioner
         self.cache = cache
         self.features: Array = np.empty(0)
-        """Of the clip looked at last: (frames, cells, feature)."""
+        """Of the clip that was read last: (frames, cells, feature)."""
         self._cnn = _cnn_fingerprint(captioner) if cache else ""
 
-    def frames(self, clip: Clip) -> list[Frame]:
+    def read(self, clip: Clip) -> list[Frame]:
+        """The sampled frames of a clip; afterwards `features` are those of this clip."""
         with Video(clip.path) as video:
             frames = list(video.sample_evenly(count=self.captioner.config.video.num_frames))
         if not frames:
@@ -134,27 +135,34 @@ class Look:
         if cached is not None and len(cached) == len(frames):
             self.features = cached
             return frames
-        # One by one, as in use, so that the numbers are the same to the last bit.
+        # Frame by frame, as in captioning: results of a batch may differ in the last bit.
         self.features = np.concatenate([self.captioner.features(frame) for frame in frames])
         if path:
             with written_whole(path) as temporary, temporary.open("wb") as file:
                 np.savez(file, features=self.features)
         return frames
 
-    def feature(self, frame: Frame) -> Array:
-        """What k-means clusters: the mean over the frame's cells, (feature,)"""
+    def of_frame(self, frame: Frame) -> Array:
+        """The mean over the frame's cells, (feature,): the points that k-means clusters."""
         return np.asarray(self.features[frame.index].mean(axis=0))
 
     def _cache_path(self, clip: Clip) -> Path | None:
         if self.cache is None:
             return None
         status = clip.path.stat()
-        facts = [self._cnn, self.captioner.config.video.num_frames, clip.path.name, status.st_size, status.st_mtime_ns]
+        # The path, since copies of different clips may agree in name, size and time of change.
+        facts = [
+            self._cnn,
+            self.captioner.config.video.num_frames,
+            str(clip.path.resolve()),
+            status.st_size,
+            status.st_mtime_ns,
+        ]
         return self.cache / f"{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}.npz"
 
 
 def _cnn_fingerprint(captioner: Captioner) -> str:
-    """A CNN is known by what it makes of one picture: noise, in which every weight has its say."""
+    """A hash of the CNN's features of a noise image, which depend on every weight."""
     size = captioner.config.model.image_size
     noise = np.random.default_rng(0).integers(0, 256, (1, size, size, 3), dtype=np.uint8)
     features = captioner.runtime.features(noise)
@@ -162,7 +170,7 @@ def _cnn_fingerprint(captioner: Captioner) -> str:
 
 
 def _read(path: Path) -> Array | None:
-    """A clip's features, or None when the file is not there or not whole."""
+    """A clip's features, or None if the file is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return np.asarray(arrays["features"])
@@ -171,7 +179,7 @@ def _read(path: Path) -> Array | None:
 
 
 def judge(
-    look: Look,
+    features: ClipFeatures,
     clip: Clip,
     settings: Sequence[Setting],
     *,
@@ -179,7 +187,8 @@ def judge(
     num_subsets: int,
     chance: np.random.Generator,
 ) -> JudgedClip:
-    frames = look.frames(clip)
+    """Describe what every picker chooses of a clip, and `num_subsets` random subsets of each size."""
+    frames = features.read(clip)
     choices = {
         (setting.picker, setting.setting): [
             tuple(pick.index for _, pick in picker.pick(frames)) for picker in setting.pickers
@@ -194,13 +203,14 @@ def judge(
         for size in SUBSET_SIZES
     }
     wanted = {choice for several in (*choices.values(), *subsets.values()) for choice in several}
-    return JudgedClip(clip.name, choices, subsets, described(look.captioner, look.features, wanted, beam=beam))
+    captions = described(features.captioner, features.features, wanted, beam=beam)
+    return JudgedClip(clip.name, choices, subsets, captions)
 
 
 def described(
     captioner: Captioner, features: Array | Mapping[int, Array], choices: set[Choice], *, beam: int
 ) -> dict[Choice, str]:
-    """features: (frames, cells, feature), or those of the frames that are chosen -> the caption of each choice"""
+    """features: (frames, cells, feature), or a mapping of the chosen frames -> the caption of each choice"""
     captions: dict[Choice, str] = {}
     for some, memory in _memories(captioner.runtime, features, choices):
         sentences = captioner.describe_all(memory, beam=beam)
@@ -210,8 +220,8 @@ def described(
 
 def _memories(
     runtime: Runtime, features: Array | Mapping[int, Array], choices: set[Choice]
-) -> Iterator[tuple[list[Choice], State]]:
-    """Choices of equally many frames, and what is remembered of each."""
+) -> Iterator[tuple[list[Choice], EncoderState]]:
+    """Batches of choices with equally many frames, and the encoder's state after each choice."""
     by_last: dict[int, list[Choice]] = {}
     for beginning in sorted({choice[:length] for choice in choices for length in range(1, len(choice) + 1)}):
         by_last.setdefault(beginning[-1], []).append(beginning)
@@ -219,7 +229,7 @@ def _memories(
     h: dict[Choice, Array] = {(): start.h[0]}  # after each beginning
     c: dict[Choice, Array] = {(): start.c[0]}
     keys, values = {}, {}  # of each frame
-    # Frame after frame, each for all that go on with it: what the encoder makes of the frame itself is computed once.
+    # Frame by frame, each for all choices that continue with it: its keys and values are computed once.
     for place, beginnings in sorted(by_last.items()):
         before = [beginning[:-1] for beginning in beginnings]
         states = runtime.start(len(before))._replace(h=_rows(h, before), c=_rows(c, before))
@@ -232,7 +242,7 @@ def _memories(
         for first in range(0, len(every), MAX_TOGETHER):
             some = every[first : first + MAX_TOGETHER]
             cells = ([np.concatenate([of[place] for place in choice]) for choice in some] for of in (keys, values))
-            yield some, State(_rows(h, some), _rows(c, some), *map(np.stack, cells))
+            yield some, EncoderState(_rows(h, some), _rows(c, some), *map(np.stack, cells))
 
 
 def _rows(parts: dict[Choice, Array], choices: Sequence[Choice]) -> Array:

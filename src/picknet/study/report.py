@@ -1,7 +1,7 @@
-"""What training runs did, from their run folders: what each stage added, the curves, the settings, the cost.
+"""A report of training runs from their run folders: gain of each stage, training curves, settings, cost.
 
-A folder is read as far as it goes. An older picknet may have written less, a run may still be going or have been copied
-in part; what is not there is said.
+Incomplete folders are read as far as possible (runs of an older picknet, unfinished runs, partial copies); the report
+lists what is missing.
 """
 
 import csv
@@ -14,34 +14,36 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from picknet.config import flat
 from picknet.errors import PicknetError
 from picknet.files import write_text
-from picknet.show.figures import save
-from picknet.show.page import COLOURS, DARK_GREEN
-from picknet.study.charts import Chart, Line, Panel, line_chart
+from picknet.study.charts import COLOURS, GREEN, Line, Panel, line_chart, require_matplotlib, save
 from picknet.study.evaluation import markdown_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PARTS = ("config.toml", "origin.json", "versions.json", "clips.json", "metrics.csv", "model/card.json")
 RUN_PARTS = ("origin.json", "versions.json", "metrics.csv")
-"""What a run folder has and a model folder has not."""
+"""Files that a run folder has and a model folder has not."""
 CURVES = {
-    "loss": ("Loss", "of a word, mean of an epoch"),
-    "reward": ("Reward", "mean over the sampled picks of an epoch"),
-    "val_cider": ("Validation CIDEr", "of greedy captions"),
-    "val_picks": ("Validation picks", "mean of a clip"),
+    "loss": ("Loss", "per word, mean over an epoch", 0.0),
+    "reward": ("Reward", "mean over the sampled picks of an epoch", 0.0),
+    "val_cider": ("Validation CIDEr", "of greedy captions", 5.0),
+    "val_picks": ("Validation picks", "mean per clip", 1.0),
 }
+"""Column of metrics.csv: title, note, and padding of the y axis."""
 
 
 class NotARun(PicknetError):
-    """A folder that no training has written."""
+    """A folder that was not written by a training."""
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """The best epoch of a stage, as the run kept it; 0 is what the stage started from."""
+    """The best epoch of a stage, as recorded by the run; 0 is the state the stage started from."""
 
     stage: str
     best_epoch: int
@@ -51,30 +53,30 @@ class StageResult:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """All that a run folder tells."""
+    """The content of a run folder."""
 
     name: str
     settings: Mapping[str, Any]
-    """Of config.toml, by their dotted names, without the seed."""
+    """From config.toml, by dotted names, without the seed."""
     seed: int | None
     origin: Mapping[str, Any]
     versions: Mapping[str, Any]
     clips: Mapping[str, Any]
     epochs: Sequence[Mapping[str, Any]]
-    """The rows of metrics.csv: stage, epoch, and numbers; None where the row has none."""
+    """The rows of metrics.csv: stage, epoch, and numbers; None for an empty cell."""
     results: Sequence[StageResult]
     gaps: Sequence[str]
-    """What could not be told, and why."""
+    """What is missing in the folder."""
 
 
 def read_run(folder: str | os.PathLike[str]) -> RunRecord:
-    """A run folder, as far as it goes."""
+    """Read a run folder as far as possible; raises `NotARun` for any other folder."""
     path = Path(folder)
     if not path.is_dir():
         raise NotARun(f"{path}: {'is not a folder' if path.exists() else 'no such folder'}; a run is a folder")
     if not any((path / part).is_file() for part in RUN_PARTS):
-        kind = "is a model folder, and" if (path / "words.txt").is_file() else "is no run folder: it"
-        raise NotARun(f"{path}: {kind} has none of {', '.join(RUN_PARTS)}; name what picknet train --out wrote")
+        kind = "a model folder" if (path / "words.txt").is_file() else "not a run folder"
+        raise NotARun(f"{path}: is {kind}: none of {', '.join(RUN_PARTS)}; a run folder is the --out of picknet train")
     gaps: list[str] = []
     settings = flat(_read(path / "config.toml", tomllib.loads, gaps))
     seed = settings.pop("seed", None)
@@ -96,11 +98,12 @@ def read_run(folder: str | os.PathLike[str]) -> RunRecord:
 
 
 def write(runs: Sequence[RunRecord], folder: Path) -> None:
-    """report.md, and the training curves as curves.png and curves.svg."""
+    """report.md, and the training curves as curves.png and curves.svg. Needs matplotlib."""
+    require_matplotlib()
     curves = chart(runs)
     if curves:
-        save(curves.image(), folder / "curves.png")
-        write_text(folder / "curves.svg", curves.svg())
+        save(curves, folder / "curves.png")
+        save(curves, folder / "curves.svg")
     write_text(folder / "report.md", markdown(runs, curves="curves.png" if curves else None))
 
 
@@ -108,7 +111,7 @@ def write(runs: Sequence[RunRecord], folder: Path) -> None:
 
 
 def _read(path: Path, parse: Callable[[str], Any], gaps: list[str]) -> dict[str, Any]:
-    """The table in a file; empty, and a gap, where it cannot be had."""
+    """The table in a file; if it cannot be read, an empty one and a gap."""
     name = f"{path.parent.name}/{path.name}" if path.name == "card.json" else path.name
     try:
         content = parse(path.read_text(encoding="utf-8"))
@@ -137,26 +140,26 @@ def _epochs(path: Path, gaps: list[str]) -> list[dict[str, Any]]:
     for number, row in enumerate(csv.DictReader(text.splitlines()), start=2):
         try:
             numbers = {key: float(value) if value else None for key, value in row.items() if key != "stage"}
-            # A kill may have cut the last row.
+            # The last row may be incomplete if the run was killed.
             if None in row or None in row.values() or not row["stage"]:
                 raise ValueError
             epochs.append({**numbers, "stage": row["stage"], "epoch": int(row["epoch"])})
         except (ValueError, TypeError, KeyError):
-            gaps.append(f"line {number} of metrics.csv is cut or no row of numbers, and is left out")
+            gaps.append(f"line {number} of metrics.csv is incomplete or not a row of numbers; it is left out")
     return epochs
 
 
 def _results(card: Mapping[str, Any], epochs: Sequence[Mapping[str, Any]], gaps: list[str]) -> list[StageResult]:
-    """What the model's card says of a stage, and where it says nothing, the highest CIDEr in the log."""
-    told = card.get("stages")
+    """The best epochs from the model's card; for a stage it does not have, the epoch with the highest CIDEr."""
+    recorded = card.get("stages")
     results = []
-    for stage in dict.fromkeys([*(row["stage"] for row in epochs), *(told if isinstance(told, dict) else ())]):
+    for stage in dict.fromkeys([*(row["stage"] for row in epochs), *(recorded if isinstance(recorded, dict) else ())]):
         try:
             best = card["stages"][stage]
             results.append(StageResult(stage, int(best["epoch"]), float(best["val_cider"]), float(best["val_picks"])))
             continue
         except (KeyError, TypeError, ValueError):
-            gaps.append(f"no word of {stage} in model/card.json: it is told by its highest val_cider in metrics.csv")
+            gaps.append(f"no {stage} in model/card.json: its best epoch is that of the highest val_cider in metrics.csv")
         rows = [row for row in epochs if row["stage"] == stage and row.get("val_cider") is not None]
         if rows:
             row = max(rows, key=lambda row: (row["val_cider"], row["epoch"]))
@@ -165,15 +168,15 @@ def _results(card: Mapping[str, Any], epochs: Sequence[Mapping[str, Any]], gaps:
     return results
 
 
-# --- Telling ---
+# --- Writing ---
 
 
 def groups(runs: Sequence[RunRecord]) -> list[list[RunRecord]]:
-    """Runs that differ by the seed alone, together; a run whose settings are not known stands alone."""
+    """Runs that differ in the seed alone, grouped; a run with unknown settings is a group by itself."""
     found: list[list[RunRecord]] = []
     for run in runs:
-        same = (g for g in found if run.settings and g[0].settings == run.settings and g[0].origin == run.origin)
-        group = next(same, None)
+        equal = (g for g in found if run.settings and g[0].settings == run.settings and g[0].origin == run.origin)
+        group = next(equal, None)
         if group is None:
             found.append([run])
         else:
@@ -187,8 +190,8 @@ def markdown(runs: Sequence[RunRecord], *, curves: str | None) -> str:
     if curves:
         parts.append(f"![Training curves]({curves})")
     parts.append(
-        "What each stage added, in validation CIDEr of its best epoch: mean ± standard deviation over the runs that "
-        "differ by the seed alone."
+        "The gain of each stage, in validation CIDEr of its best epoch: mean ± standard deviation over the runs that "
+        "differ in the seed alone."
     )
     for number, group in enumerate(grouped, start=1):
         parts += [f"## {_title(number, group)}", _stage_table(group), _run_table(group), _commands(group)]
@@ -202,8 +205,8 @@ def markdown(runs: Sequence[RunRecord], *, curves: str | None) -> str:
 
 def _title(number: int, group: Sequence[RunRecord]) -> str:
     seeds = [str(run.seed) for run in group if run.seed is not None]
-    told = f", seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" if seeds else ""
-    return f"{number}. {len(group)} run{'s' * (len(group) > 1)}{told}"
+    named = f", seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" if seeds else ""
+    return f"{number}. {len(group)} run{'s' * (len(group) > 1)}{named}"
 
 
 def _stage_table(group: Sequence[RunRecord]) -> str:
@@ -262,7 +265,7 @@ def _clips(run: RunRecord, split: str) -> str:
 
 
 def _commands(group: Sequence[RunRecord]) -> str:
-    """The command of each run: as it was noted, or one that runs the same settings."""
+    """The command of each run: as recorded, or one that repeats its settings."""
     lines = [run.versions.get("command") or _command(run) for run in group]
     return "```console\n" + "\n".join(f"$ {line}" for line in lines if line) + "\n```" if any(lines) else ""
 
@@ -271,7 +274,7 @@ def _command(run: RunRecord) -> str:
     if not run.settings:
         return ""
     words = ["picknet", "train", f"{run.name}/config.toml"]
-    # Several data sets are noted as one+another.
+    # Several data sets are recorded as one+another.
     for dataset in str(run.origin.get("dataset", "msvd")).split("+"):
         words += ["--data", f"{dataset}=DATA"]
     if isinstance(start := run.origin.get("from"), str):
@@ -287,7 +290,7 @@ def _differing(grouped: Sequence[Sequence[RunRecord]]) -> str:
     names = list(dict.fromkeys(name for table in tables for name in table))
     differing = [name for name in names if any(table.get(name) != tables[0].get(name) for table in tables)]
     if not differing:
-        return "None that is known."
+        return "None known."
     cells = [["setting", *(str(number) for number, _ in known)]]
     for name in differing:
         cells.append([name, *(json.dumps(table[name]) if name in table else "–" for table in tables)])
@@ -299,7 +302,7 @@ def _of(run: RunRecord, stage: str) -> list[Mapping[str, Any]]:
 
 
 def _seconds(epochs: Sequence[Mapping[str, Any]]) -> float | None:
-    """How long epochs took; None where one of them does not tell."""
+    """The total time of epochs; None if it is unknown for one of them."""
     seconds = [row.get("seconds") for row in epochs]
     known = [value for value in seconds if value is not None]
     return sum(known) if known and len(known) == len(seconds) else None
@@ -318,32 +321,30 @@ def _spread(values: Sequence[float], *, digits: int = 1, sign: str = "") -> str:
 # --- Drawing ---
 
 
-def chart(runs: Sequence[RunRecord]) -> Chart | None:
-    """Loss, reward, validation CIDEr and picks by epoch; a stage begins at the same place for all runs."""
+def chart(runs: Sequence[RunRecord]) -> "Figure | None":
+    """Loss, reward, validation CIDEr and picks by epoch. A stage starts at the same place for all runs."""
     lengths: dict[str, int] = {}
     for run in runs:
         for row in run.epochs:
             lengths[row["stage"]] = max(lengths.get(row["stage"], 0), row["epoch"])
-    if not lengths:
-        return None
     starts: dict[str, int] = {}
     for stage in lengths:
         starts[stage] = sum(lengths[before] for before in starts)
     stretches = [(stage, starts[stage], starts[stage] + lengths[stage]) for stage in lengths]
-    colours = [DARK_GREEN, *COLOURS]
+    colours = [GREEN, *COLOURS]
     short = [Path(run.name).name for run in runs]
     names = short if len(set(short)) == len(short) else [run.name for run in runs]
     panels = []
-    for key, (title, note) in CURVES.items():
+    for key, (title, note, padding) in CURVES.items():
         lines = []
         for number, (name, run) in enumerate(zip(names, runs, strict=True)):
             pieces = [
                 [(starts[stage] + row["epoch"], row[key]) for row in _of(run, stage) if row.get(key) is not None]
                 for stage in lengths
             ]
-            pieces = [piece for piece in pieces if piece]
-            if pieces:
-                lines.append(Line(name, pieces, colours[number % len(colours)], dots=False))
+            if any(pieces):
+                colour = colours[number % len(colours)]
+                lines.append(Line(name, [piece for piece in pieces if piece], colour, 1.8, dots=False))
         if lines:
-            panels.append(Panel(title, note, "epoch", lines, stretches=stretches, height=480))
+            panels.append(Panel(title, note, "epoch", lines, stretches=stretches, padding=padding, height=1.9))
     return line_chart(panels) if panels else None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from picknet.config import CaptioningConfig, Config, SupervisionConfig
-from picknet.data.datasets import BadData
+from picknet.data import BadData
 from picknet.metrics import Cider
 from picknet.text import BOS, EOS, PAD, UNK, Vocabulary, tokenise
 from picknet.training.features import BareSplit, SeenSplit, Sight

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from picknet.config import Config
-from picknet.data.datasets import BadData, Clip, Missing, Split
+from picknet.data import BadData
+from picknet.data.split import Clip, Missing, Split
 from picknet.files import written_whole
 from picknet.training.network import CNN, gather_picked
 from picknet.video.file import UnreadableVideo, look_at

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import AvifImagePlugin
 
-from picknet.data.datasets import BadData, Clip, Missing, Split
+from picknet.data import BadData
+from picknet.data.split import Clip, Missing, Split
 from picknet.errors import PicknetError
 from picknet.files import written_whole
 from picknet.video.file import UnreadableVideo, look_at

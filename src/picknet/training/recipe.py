@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from picknet.config import Config, load_config
-from picknet.data.clips import validated_on
-from picknet.data.datasets import BadData, DataFolder, NoSplit, Split, load_split
+from picknet.data import BadData, NoSplit
+from picknet.data.split import DataFolder, Split, load_split, validated_on
 from picknet.files import write_text
 from picknet.text import BOS, Vocabulary, tokenise
 from picknet.training.batches import Data, cider_of, prepare

@@ -1,0 +1,125 @@
+"""Where results go: to standard output, or with --out to a file that is never half of what it says it is."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+from picknet.cli.arguments import BadUsage, ResultFormat
+from picknet.cli.terminal import note
+
+Format = TypeVar("Format", bound=StrEnum)
+
+RESULT_SUFFIXES: dict[str, tuple[ResultFormat, ...]] = {
+    ".txt": (ResultFormat.text,),
+    ".json": (ResultFormat.json, ResultFormat.jsonl),
+    ".jsonl": (ResultFormat.jsonl, ResultFormat.json),
+    ".csv": (ResultFormat.csv,),
+}
+
+
+def format_for(
+    out: Path | None, format: Format | None, suffixes: Mapping[str, tuple[Format, ...]], *, default: Format
+) -> Format:
+    """The format asked for, or else the one of the file's suffix; it is an error if the two contradict each other.
+
+    suffixes: for each suffix the formats it may stand for, the usual one first.
+    """
+    suffix = out.suffix.lower() if out else ""
+    if not suffix or is_special(out):
+        return format or default
+    possible = suffixes.get(suffix)
+    if format is None and possible is None:
+        raise BadUsage(f"--out {out}: which --format? By themselves, {', '.join(suffixes)} are understood")
+    if format is None and possible is not None:
+        return possible[0]
+    assert format is not None
+    if possible is not None and format not in possible:
+        raise BadUsage(f"--out {out}: is {possible[0]} by its name, but --format says {format}")
+    return format
+
+
+def check_out(out: Path | None) -> None:
+    """Raise an error where the file cannot be written, before there is anything to write."""
+    if out is None or is_special(out):
+        return
+    if out.is_dir():
+        raise BadUsage(f"--out {out}: is a folder; name a file")
+    from picknet.files import check_folder
+
+    check_folder(out.parent)
+
+
+def is_special(out: Path | None) -> bool:
+    """Standard output by the name of -, a device, a pipe: nothing that could be renamed."""
+    return out is not None and (str(out) == "-" or (out.exists() and not out.is_file() and not out.is_dir()))
+
+
+@contextlib.contextmanager
+def opened(out: Path | None) -> Iterator[Callable[[str], object]]:
+    """A function that writes a piece of the result at once, to standard output or to the file `out`.
+
+    The pieces are collected in `out` + ".part", which becomes `out` at the end. If the block fails or is interrupted,
+    `out` stays as it was, and the pieces so far stay in the ".part" file, for hours of work may be in them.
+    """
+    if out is None or is_special(out):
+        with opened_live(out) as write_now:
+            yield write_now
+        return
+    part = out.with_name(f"{out.name}.part")
+    has_content = False
+
+    def write(piece: str) -> None:
+        nonlocal has_content
+        with _explained(out):
+            file.write(piece)
+            file.flush()
+        has_content = has_content or bool(piece)
+
+    with _explained(out):
+        part.parent.mkdir(parents=True, exist_ok=True)
+        file = part.open("w", encoding="utf-8", errors="surrogateescape", newline="")
+    try:
+        with file:
+            yield write
+            with _explained(out):
+                os.fsync(file.fileno())
+        with _explained(out):
+            part.replace(out)
+    except BaseException:
+        if has_content:
+            note(f"{part}: holds the results so far")
+        else:
+            part.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def opened_live(out: Path | None) -> Iterator[Callable[[str], object]]:
+    """The same for results without an end: each piece is in `out` itself at once."""
+    if out is None or str(out) == "-":
+        yield lambda piece: print(piece, end="", flush=True)
+        return
+
+    def write(piece: str) -> None:
+        with _explained(out):
+            file.write(piece)
+            file.flush()
+
+    with _explained(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        file = out.open("w", encoding="utf-8", errors="surrogateescape", newline="")
+    with file:
+        yield write
+
+
+@contextlib.contextmanager
+def _explained(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        from picknet.files import UnwritableFile
+
+        raise UnwritableFile(f"{out}: cannot be written ({error.strerror or error})") from error

@@ -1,0 +1,260 @@
+"""One graph of a model folder: read and checked at once, compiled when it is first used. Imports OpenVINO.
+
+Graphs are thread-safe. Each is compiled once, with one stream, so OpenVINO runs one inference of a graph at a time, on
+all cores; different graphs run side by side. More threads keep the cores busy, they do not share a graph.
+"""
+
+import functools
+import hashlib
+import io
+import threading
+from collections import deque
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from picknet.model import cache
+from picknet.model.folder import EXPORT_AGAIN, BadModel, ModelFolder, last_line
+
+Array = NDArray[Any]
+Signature = tuple[dict[str, str], dict[str, str]]
+"""A graph's inputs and outputs: type and shape. n is any number; a name means the same size in all graphs.
+
+The first sizes of a graph's inputs are the same n, or 1 for all: the encoder takes one frame for many videos, the
+decoder one video (with its keys and values) for many sentences.
+"""
+Sizes = MutableMapping[str, tuple[int, str]]
+"""A symbol in a signature -> its size, and the file that states it."""
+
+_DTYPES = {"f32": np.float32, "u8": np.uint8, "i64": np.int64}
+
+SINGLE_THREADED = frozenset({"policy", "encoder"})
+"""Graphs so small that sharing an inference between two threads takes longer than the inference."""
+CACHED = frozenset({"cnn", "policy"})
+"""Graphs whose compiled form is cached on disk. The others are mostly weights: reading them takes as long as compiling."""
+MAX_IDLE_REQUESTS = 16
+"""Infer requests of a graph that are kept for the next inferences, each with its buffers (1 MB for the CNN)."""
+
+
+def signatures(*, attention: bool) -> dict[str, Signature]:
+    """The graphs of a model folder, with or without attention over the cells of the picked frames."""
+    cells_of_frame = {"keys": "f32 n cells embedding", "values": "f32 n cells embedding"} if attention else {}
+    cells_of_video = {"keys": "f32 n n embedding", "values": "f32 n n embedding"} if attention else {}
+    return {
+        "cnn": (
+            {"pixels": "u8 n image image 3"},
+            {"features": "f32 n cells feature"},
+        ),
+        "policy": (
+            # templates: the last picked glances; waits: strides since they were picked
+            {"glances": "u8 n glance glance", "templates": "u8 n glance glance", "waits": "f32 n"},
+            {"logits": "f32 n 2"},  # drop, pick
+        ),
+        "encoder": (
+            {"features": "f32 n cells feature", "h": "f32 n state", "c": "f32 n state"},
+            {"next_h": "f32 n state", "next_c": "f32 n state", **cells_of_frame},
+        ),
+        "decoder": (
+            {"words": "i64 n", "video": "f32 n state", **cells_of_video, "state": "f32 n state"},
+            {"log_probabilities": "f32 n words", "next_state": "f32 n state"},
+        ),
+    }
+
+
+class Graph:
+    """A graph read from an ONNX file and checked against its signature. Any number of threads may use it."""
+
+    def __init__(self, folder: ModelFolder, name: str, signature: Signature, sizes: Sizes) -> None:
+        """sizes: those known so far; those that this graph is the first to state are added."""
+        self.name = name
+        self.model = _read(folder.path / f"{name}.onnx")
+        """OpenVINO's model, not compiled."""
+        self._folder = folder
+        self._signature = signature
+        self._check_signature(sizes)
+        self._compiled: dict[str, CompiledGraph] = {}
+        self._lock = threading.Lock()
+
+    def compiled(self, precision: str) -> "CompiledGraph":
+        """The graph compiled for f16 or f32. The first caller compiles it, others wait."""
+        with self._lock:
+            if precision not in self._compiled:
+                self._compiled[precision] = CompiledGraph(self._compile(precision), self._signature)
+            return self._compiled[precision]
+
+    @property
+    def is_compiled(self) -> bool:
+        return bool(self._compiled)
+
+    def uses(self, *inputs: str) -> bool:
+        """Whether the outputs depend on any of these inputs."""
+        return any(port.get_target_inputs() for port in self.model.inputs if not port.names.isdisjoint(inputs))
+
+    def _compile(self, precision: str) -> Any:
+        """Compile for this machine, or read the cached result of an earlier run."""
+        settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
+        # Inference threads share the cores with those that decode the video, and must be free to move.
+        settings["ENABLE_CPU_PINNING"] = "NO"
+        if self.name in SINGLE_THREADED:
+            settings["INFERENCE_NUM_THREADS"] = "1"
+        entry = f"{self.name}-{self._fingerprint(settings)}" if self.name in CACHED else None
+        if entry and (stored := cache.read(entry)) is not None:
+            try:
+                return _core().import_model(stored, "CPU", settings)
+            except RuntimeError:
+                pass  # an entry that OpenVINO's own checks refuse is written again
+        try:
+            compiled = _core().compile_model(self.model, "CPU", settings)
+        except RuntimeError as error:
+            path = self._folder.path / f"{self.name}.onnx"
+            raise BadModel(f"{path}: cannot be compiled ({last_line(error)}); {EXPORT_AGAIN}") from error
+        if entry:
+            exported = io.BytesIO()
+            compiled.export_model(exported)
+            cache.write(entry, exported.getbuffer())
+        return compiled
+
+    def _fingerprint(self, settings: Mapping[str, str]) -> str:
+        """Changes with everything a compiled graph depends on: model, machine, OpenVINO's version, settings."""
+        import openvino
+
+        machine = [str(_core().get_property("CPU", key)) for key in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")]
+        facts = [openvino.get_version(), *machine, *(f"{key}={value}" for key, value in settings.items())]
+        facts.append(self._folder.weights_digest)
+        return hashlib.sha256("\n".join(facts).encode() + self._folder.read(f"{self.name}.onnx")).hexdigest()[:32]
+
+    def _check_signature(self, sizes: Sizes) -> None:
+        path = self._folder.path / f"{self.name}.onnx"
+        for expected, ports in zip(self._signature, (self.model.inputs, self.model.outputs), strict=True):
+            found = {next(iter(port.names), "?"): port for port in ports}
+            if len(ports) != len(expected) or found.keys() != expected.keys():
+                raise BadModel(
+                    f"{path}: has {', '.join(found)} where {', '.join(expected)} was expected; {EXPORT_AGAIN}"
+                )
+            for port_name, type_and_shape in expected.items():
+                port = found[port_name]
+                shape = ["n" if size.is_dynamic else str(size.get_length()) for size in port.partial_shape]
+                _check_port(path, port_name, [port.element_type.get_type_name(), *shape], type_and_shape, sizes)
+
+
+class CompiledGraph:
+    """A compiled graph and its infer requests. The CNN is started in the background, the other graphs are called."""
+
+    def __init__(self, compiled: Any, signature: Signature) -> None:
+        inputs, self._outputs = signature
+        self._compiled = compiled
+        self._dtypes = {name: _DTYPES[type_and_shape.split()[0]] for name, type_and_shape in inputs.items()}
+        self._lock = threading.Lock()
+        self._request: Any = None
+        self._inputs: dict[str, Array] = {}
+        self._idle: deque[Any] = deque(maxlen=MAX_IDLE_REQUESTS)
+
+    def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Inputs by name -> outputs by name, copies both.
+
+        Calls are made one at a time, by one request. A request for each thread would be no faster, since the graph has
+        one stream, and not safe: the input arrays are shared with OpenVINO (handing over new ones takes longer than a
+        small graph does), which writes the inputs of one request over the arrays of another.
+        """
+        import openvino
+
+        with self._lock:
+            if self._request is None:
+                self._request = self._compiled.create_infer_request()
+            for name, given in inputs.items():
+                if name in self._inputs and self._inputs[name].shape == given.shape:
+                    np.copyto(self._inputs[name], given)
+                else:
+                    self._inputs[name] = np.array(given, self._dtypes[name], order="C")
+                    self._request.set_tensor(name, openvino.Tensor(self._inputs[name], shared_memory=True))
+            self._request.infer()
+            return {name: np.array(self._request.get_tensor(name).data) for name in self._outputs}
+
+    def start(self, pixels: Array) -> "PendingFeatures":
+        """Start an inference of the CNN in the background, for one frame. pixels: (image, image, 3) uint8 RGB"""
+        try:
+            request = self._idle.pop()
+        except IndexError:
+            request = self._compiled.create_infer_request()
+        # Not shared: OpenVINO would write the pixels of the next frame over those of this one.
+        request.start_async({"pixels": pixels[None]}, share_inputs=False)
+        return PendingFeatures(request, self._idle)
+
+
+class PendingFeatures:
+    """The features of a frame, which the CNN computes in the background."""
+
+    def __init__(self, request: Any, idle: deque[Any]) -> None:
+        self._request = request
+        self._idle = idle
+        self._lock = threading.Lock()
+        self._result: Array | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self._result is not None or bool(self._request.wait_for(0))
+
+    def result(self) -> Array:
+        """Wait for them: (1, cells, feature)"""
+        with self._lock:
+            if self._result is None:
+                self._request.wait()
+                self._result = np.array(self._request.get_output_tensor().data)
+                self._idle.append(self._request)
+            return self._result
+
+
+def has_f16() -> bool:
+    """Whether this processor computes in 16 bits."""
+    return "FP16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+_core_lock = threading.Lock()
+
+
+def _core() -> Any:
+    """OpenVINO's core: one for the whole process, never deleted.
+
+    A core sets up a stack for signal handlers, and restores the previous one when it is deleted. Where several are
+    created and deleted, the restored stack may be gone as well, and the next Ctrl-C would crash Python.
+    """
+    with _core_lock:  # a cache alone would let two threads create one each
+        return _only_core()
+
+
+@functools.cache
+def _only_core() -> Any:
+    import openvino
+
+    return openvino.Core()
+
+
+def _read(path: Path) -> Any:
+    # Core.read_model would offer a damaged file to every other format it knows, and they write to stderr.
+    from openvino.frontend import FrontEndManager
+
+    frontend = FrontEndManager().load_by_framework("onnx")
+    try:
+        return frontend.convert(frontend.load(str(path)))
+    except Exception as error:  # OpenVINO's own errors share no base class
+        raise BadModel(f"{path}: is not a graph that OpenVINO can read ({last_line(error)}); {EXPORT_AGAIN}") from error
+
+
+def _check_port(path: Path, port: str, found: list[str], type_and_shape: str, sizes: Sizes) -> None:
+    """found: the type and the shape of the port, as in a signature, with "n" for a dimension of any size."""
+    expected = type_and_shape.split()
+    for symbol, size in zip(expected, found, strict=False):
+        if symbol == "n" or not (symbol.isalpha() and size.isdigit()):
+            continue
+        known, source = sizes.setdefault(symbol, (int(size), path.name))
+        if int(size) != known:
+            raise BadModel(
+                f"{path}: {port} has {symbol} size {size}, but it is {known} in {source}: "
+                f"they are parts of different models; {EXPORT_AGAIN}"
+            )
+    resolved = [str(sizes[symbol][0]) if symbol in sizes else symbol for symbol in expected]
+    if found != resolved:
+        raise BadModel(f"{path}: {port} is {' '.join(found)} where {type_and_shape} was expected; {EXPORT_AGAIN}")

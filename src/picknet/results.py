@@ -1,0 +1,299 @@
+"""What a captioner returns: frozen results that know their JSON, print readably and show themselves in a notebook."""
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from picknet.picking.picker import Pick
+from picknet.timecode import clock
+from picknet.video.file import Video
+from picknet.video.frame import Frame
+
+if TYPE_CHECKING:
+    from picknet.show.frames import PickedFrame
+
+T = TypeVar("T")
+
+MAX_TIMES = 8
+"""Times of picks that a `repr` lists; the rest is counted."""
+MAX_IMAGES = 12
+"""Frames that a notebook shows of one result."""
+IMAGE_SIDE = 160
+"""The longer side of a frame in a notebook, in pixels."""
+
+
+@dataclass(frozen=True)
+class Sentence:
+    text: str
+    log_probability: float
+    """Of exactly this sentence with its <eos>, given the picks."""
+
+    @property
+    def probability(self) -> float:
+        return math.exp(self.log_probability)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"caption": self.text, "probability": self.probability}
+
+
+@dataclass(frozen=True, repr=False)
+class Caption:
+    """What a video shows, and the frames that the sentence was written from."""
+
+    text: str
+    """Empty where there is an error."""
+    picks: tuple[Pick, ...]
+    frames_seen: int
+    """Frames sampled from the video; `picks` are those among them that went through the CNN."""
+    video: str
+    """The path, the address without its password, "bytes", or "frames"."""
+    model: str
+    damage: str | None
+    """What was wrong with the video, when only a part of it could be read."""
+    log_probability: float
+    confidence: float | None = None
+    """Probability that the text is good, 0 to 1; None where the model is not calibrated for the style."""
+    candidates: tuple[Sentence, ...] = ()
+    """Different sentences, the caption first, then in order of falling probability."""
+    seconds: float | None = None
+    """Length of the video; None where it is unknown."""
+    num_scenes: int = 1
+    """Scenes that the picks show, told by their glances alone: cuts between neighbouring picks, plus one."""
+    error: str | None = None
+    """From `caption_many`: why this video has no caption."""
+
+    @property
+    def num_picks(self) -> int:
+        return len(self.picks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON types. All keys are always present."""
+        return {
+            "video": self.video,
+            "caption": self.text,
+            "confidence": self.confidence,
+            **_picks_dict(self.picks),
+            "frames_seen": self.frames_seen,
+            "seconds": _rounded(self.seconds),
+            "model": self.model,
+            "candidates": [sentence.to_dict() for sentence in self.candidates],
+            "damage": self.damage,
+            "error": self.error,
+        }
+
+    def __repr__(self) -> str:
+        if self.error is not None:
+            return f"Caption(video={self.video!r}, error={self.error!r})"
+        return f"Caption({self.text!r}, {_facts(self.confidence, self.picks)})"
+
+    def _repr_html_(self) -> str:
+        return _html(self.text, self.confidence, self.picks, self.video, self.error)
+
+
+@dataclass(frozen=True, repr=False)
+class Update:
+    """The caption of a stream so far, after one more pick."""
+
+    seconds: float
+    """Time of the newest pick."""
+    text: str
+    changed: bool
+    """Whether the text differs from the update before."""
+    picks: tuple[Pick, ...]
+    """Picks of the scene that are still in memory, the newest last."""
+    frames_seen: int
+    num_picks: int
+    """Picks of the whole stream so far, of which `picks` are the last."""
+    confidence: float | None = None
+    """As in `Caption`."""
+    scene: int = 0
+    """Number of the scene that the text is about, from 0; each scene starts with an empty memory."""
+    lag: float | None = None
+    """Seconds from the frame's arrival to this update; None for a source that waits for the reader."""
+    damage: str | None = None
+    """What could not be read so far."""
+    video: str = ""
+    model: str = ""
+
+    @property
+    def pick(self) -> Pick:
+        """The newest pick."""
+        return self.picks[-1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON types. All keys are always present."""
+        return {
+            "video": self.video,
+            "seconds": _rounded(self.seconds),
+            "caption": self.text,
+            "changed": self.changed,
+            "confidence": self.confidence,
+            **_picks_dict(self.picks),
+            "num_picks": self.num_picks,
+            "frames_seen": self.frames_seen,
+            "scene": self.scene,
+            "lag": _rounded(self.lag),
+            "model": self.model,
+            "damage": self.damage,
+        }
+
+    def __repr__(self) -> str:
+        facts = _facts(self.confidence, self.picks)
+        return f"Update({self.seconds:.1f} s, {self.text!r}, {facts}, scene={self.scene}, changed={self.changed})"
+
+    def _repr_html_(self) -> str:
+        return _html(f"{clock(self.seconds)}  {self.text}", self.confidence, self.picks, self.video)
+
+
+@dataclass(frozen=True, repr=False)
+class Segment:
+    """A part of a video and its caption."""
+
+    start: float
+    end: float
+    """Seconds; the next segment starts where this one ends."""
+    text: str
+    confidence: float | None
+    """As in `Caption`."""
+    picks: tuple[Pick, ...]
+    """The frames that the text was written from."""
+    damage: str | None = None
+    """What of the video could not be read so far."""
+    video: str = ""
+    model: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+    @property
+    def num_picks(self) -> int:
+        return len(self.picks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON types. All keys are always present."""
+        return {
+            "video": self.video,
+            "start": round(self.start, 3),
+            "end": round(self.end, 3),
+            "caption": self.text,
+            "confidence": self.confidence,
+            **_picks_dict(self.picks),
+            "model": self.model,
+            "damage": self.damage,
+        }
+
+    def __repr__(self) -> str:
+        return f"Segment({self.start:.1f}-{self.end:.1f} s, {self.text!r}, {_facts(self.confidence, self.picks)})"
+
+    def _repr_html_(self) -> str:
+        times = f"{clock(self.start)}-{clock(self.end)}"
+        return _html(f"{times}  {self.text}", self.confidence, self.picks, self.video)
+
+
+@dataclass(frozen=True, repr=False)
+class Picked:
+    """The picked frames of a video in the decoder's pixel format, which takes half the memory of an image."""
+
+    frames: tuple[tuple[Frame, Pick], ...]
+    frames_seen: int
+    damage: str | None
+    """As in `Caption`."""
+    video: str = ""
+
+    @property
+    def picks(self) -> tuple[Pick, ...]:
+        return tuple(pick for _, pick in self.frames)
+
+    @property
+    def num_picks(self) -> int:
+        return len(self.frames)
+
+    def images(self) -> "Iterator[PickedFrame]":
+        """The frames one by one as PIL images, full size and upright."""
+        from picknet.show.frames import PickedFrame
+
+        for frame, pick in self.frames:
+            yield PickedFrame(frame.pixels(), pick)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was picked, without the pixels, as JSON types. All keys are always present."""
+        return {
+            "video": self.video,
+            **_picks_dict(self.picks),
+            "frames_seen": self.frames_seen,
+            "damage": self.damage,
+        }
+
+    def __repr__(self) -> str:
+        return f"Picked({_facts(None, self.picks)}, frames_seen={self.frames_seen})"
+
+    def _repr_html_(self) -> str:
+        return _page(f"{self.num_picks} picks of {self.frames_seen} frames", [self.video], _spread(self.frames))
+
+
+def _picks_dict(picks: Sequence[Pick]) -> dict[str, Any]:
+    return {"num_picks": len(picks), "picks": [pick.to_dict() for pick in picks]}
+
+
+def _rounded(seconds: float | None) -> float | None:
+    # Beyond a microsecond there is only the noise of binary fractions.
+    return None if seconds is None else round(seconds, 6)
+
+
+def _facts(confidence: float | None, picks: Sequence[Pick]) -> str:
+    """confidence=0.73, picks at 0.2, 1.4, 3.0 s"""
+    sure = [] if confidence is None else [f"confidence={confidence:.2f}"]
+    times = ", ".join(f"{pick.seconds:.1f}" for pick in picks[:MAX_TIMES])
+    more = f" and {len(picks) - MAX_TIMES} more" if len(picks) > MAX_TIMES else ""
+    return ", ".join([*sure, f"picks at {times} s{more}" if picks else "no picks"])
+
+
+# --- Notebooks ---
+
+
+def _html(
+    title: str, confidence: float | None, picks: Sequence[Pick], video: str, error: str | None = None
+) -> str:
+    """A result with small copies of its picks, which are read again from the file: a result itself holds no pixels."""
+    lines = [video]
+    if error is not None:
+        return _page("no caption", [error], [])
+    if confidence is not None:
+        lines.append(f"confidence {confidence:.2f}")
+    frames: list[tuple[Frame, Pick]] = []
+    try:
+        frames = _read_again(video, _spread(picks))
+    except Exception as error:  # noqa: BLE001 - a result must show itself, whatever became of its file
+        lines.append(f"The picked frames cannot be shown: {error}")
+    if not frames:
+        lines.append(_facts(None, picks))
+    return _page(title, lines, frames)
+
+
+def _page(title: str, lines: Sequence[str], frames: Sequence[tuple[Frame, Pick]]) -> str:
+    from picknet.show.frames import time_stamp
+    from picknet.show.notebook import html
+
+    images = [(time_stamp(pick.seconds), frame.thumbnail(IMAGE_SIDE)) for frame, pick in frames]
+    return html(title, [line for line in lines if line], images)
+
+
+def _read_again(video: str, picks: Sequence[Pick]) -> list[tuple[Frame, Pick]]:
+    """The picked frames of a file by their numbers; none where the source was not a file, or is gone."""
+    by_number = {pick.frame_number: pick for pick in picks if pick.frame_number is not None}
+    if not by_number or not Path(video).is_file():
+        return []
+    with Video(video) as opened:
+        # With more samples than there are frames, the index of each is its number.
+        frames = opened.sample_evenly(count=sys.maxsize, only=by_number.keys())
+        return [(frame, by_number[frame.number]) for frame in frames if frame.number in by_number]
+
+
+def _spread(items: Sequence[T]) -> list[T]:
+    """At most MAX_IMAGES of the items, evenly spread."""
+    count = min(len(items), MAX_IMAGES)
+    return [items[(2 * i + 1) * len(items) // (2 * count)] for i in range(count)]

@@ -1,0 +1,256 @@
+"""From a source to frames and picks: opening it, sampling it, and dividing its frames into scenes."""
+
+import contextlib
+import itertools
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from picknet.config import VideoConfig
+from picknet.picking.budget import BudgetPicker
+from picknet.picking.picker import Pick, Picker, Plan, planned
+from picknet.results import Picked
+from picknet.video.file import Video
+from picknet.video.frame import Frame, frames_from
+from picknet.video.live import BadSetting, Live, checked_fps
+from picknet.video.source import Source, is_live, recognised
+
+SceneRule = Callable[[Frame], bool]
+"""Called with every frame in turn: whether a new scene begins with it."""
+OnFrame = Callable[[float], object]
+"""Called with the seconds of every frame that is sampled."""
+Sampling = Callable[[Video, Picker], tuple[Iterable[Frame], Picker]]
+"""A video and a picker -> the frames to read, and the picker for these."""
+
+
+class Walk:
+    """The frames of a source on their way to a picker: counted, and scene by scene where scenes matter."""
+
+    def __init__(
+        self,
+        name: str,
+        frames: Iterable[Frame],
+        picker: Picker,
+        video: Video | Live | None = None,
+        *,
+        on_frame: OnFrame = lambda seconds: None,
+    ) -> None:
+        self.name = name
+        self.scene = 0
+        """Number of the scene that the next frame belongs to. Increase it to begin a new one."""
+        self._picker = picker
+        self._frames = frames
+        self._video = video
+        self._on_frame = on_frame
+        self._num_read = 0
+        self._last = self._gap = 0.0
+
+    def __iter__(self) -> Iterator[Frame]:
+        for frame in self._frames:
+            self._on_frame(frame.seconds)
+            self._num_read += 1
+            self._last, self._gap = frame.seconds, frame.seconds - self._last
+            yield frame
+
+    def picks(self, frames: Iterable[Frame] | None = None) -> Iterator[tuple[Frame, Pick]]:
+        """The picks among all frames, or among those of a scene."""
+        return self._picker.pick(self if frames is None else frames)
+
+    def scenes(self, new_scene: SceneRule, *, delay: int = 0) -> Iterator[Iterator[Frame]]:
+        """The frames of one scene after the other, each as it is read; a scene is over when the next one has begun.
+
+        delay: number of frames of a new scene before the one at which the rule fires. As many are held back.
+        """
+
+        def delayed() -> Iterator[Frame]:
+            held: deque[Frame] = deque()
+            for frame in self:
+                held.append(frame)
+                if new_scene(frame):
+                    self.scene += 1
+                if len(held) > delay:
+                    yield held.popleft()
+            yield from held
+
+        return (scene for _, scene in itertools.groupby(delayed(), key=lambda _: self.scene))
+
+    @property
+    def frames_seen(self) -> int:
+        """Frames sampled so far, including those that a plan does not need to read."""
+        return self._picker.count if isinstance(self._picker, Plan) else self._num_read
+
+    @property
+    def damage(self) -> str | None:
+        return self._video.damage if self._video else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Length of the video; None where it is unknown."""
+        return self._video.seconds if isinstance(self._video, Video) else None
+
+    def end(self, step: float) -> float:
+        """When the last frame ends: the stored length, or for cut files and frames one more gap after the last frame.
+
+        step: seconds that a single frame lasts.
+        """
+        stored = None if self.damage else self.seconds
+        return stored if stored and stored > self._last else self._last + (self._gap or step)
+
+
+# --- Sampling ---
+
+
+def checked_num_frames(num_frames: int | None, settings: VideoConfig) -> int:
+    count = settings.num_frames if num_frames is None else num_frames
+    if count < 1:
+        raise BadSetting(f"num_frames is {count}: at least 1 frame is needed")
+    return count
+
+
+def evenly(count: int) -> Sampling:
+    """`count` evenly spaced frames; for a picker that plans ahead, only those it will pick."""
+
+    def sample(video: Video, picker: Picker) -> tuple[Iterable[Frame], Picker]:
+        plan = planned(picker, video.num_samples(count))
+        return video.sample_evenly(count=count, only=plan.probabilities if plan else None), plan or picker
+
+    return sample
+
+
+def by_time(fps: float) -> Sampling:
+    fps = checked_fps(fps)
+    return lambda video, picker: (video.sample_by_time(fps=fps), picker)
+
+
+def _for_budget(budget: int) -> Sampling:
+    """A frame a second, so that nothing is missed; of a short video more, so that there is a choice."""
+    least = max(VideoConfig().num_frames, 2 * budget)
+
+    def sample(video: Video, picker: Picker) -> tuple[Iterable[Frame], Picker]:
+        return video.sample_by_time(fps=max(1.0, least / video.seconds) if video.seconds else 1.0), picker
+
+    return sample
+
+
+def _sampled_array(frames: NDArray[Any], count: int, *, fps: float = 1.0) -> Iterator[Frame]:
+    """frames: (n, H, W, 3) uint8 -> at most `count` evenly spaced ones, as `Video.sample_evenly` takes them"""
+    count = min(count, len(frames))
+    for index in range(count):
+        position = (2 * index + 1) * len(frames) // (2 * count)
+        yield Frame.from_pixels(frames[position], index=index, seconds=position / fps)
+
+
+# --- Opening ---
+
+
+class EndlessSource(BadSetting):
+    """A live source where a finite one is needed."""
+
+
+def check_finite(source: Source | Live) -> None:
+    """Refuse cameras, pipes and network streams."""
+    if source.is_live if isinstance(source, Live) else is_live(source):
+        raise EndlessSource(f"{source_name(source)}: a live source, which may have no end; `stream` describes those")
+
+
+def source_name(source: Source | Live) -> str:
+    """What results and messages call a source; the password of an address is hidden."""
+    if isinstance(source, Live):
+        return source.name
+    if isinstance(source, str | os.PathLike | int):
+        return recognised(source).name
+    if isinstance(source, bytes | bytearray):
+        return "bytes"
+    return str(getattr(source, "name", "frames"))
+
+
+@contextlib.contextmanager
+def open_source(
+    source: Source | Live,
+    sampling: Sampling,
+    picker: Picker,
+    *,
+    fps: float = 1.0,
+    array_samples: int | None = None,
+    on_frame: OnFrame = lambda seconds: None,
+) -> Iterator[Walk]:
+    """A finite source, open within the block: a video sampled by `sampling`, or all frames that are given.
+
+    fps: rate of frames that are given as arrays. array_samples: evenly spaced frames to take of one array.
+    """
+    check_finite(source)
+    if isinstance(source, str | os.PathLike | bytes | bytearray) or hasattr(source, "read"):
+        with Video(source) as video:
+            yield Walk(video.name, *sampling(video, picker), video, on_frame=on_frame)
+        return
+    if isinstance(source, np.ndarray) and source.ndim == 4 and array_samples:
+        frames = _sampled_array(source, array_samples, fps=fps)
+    else:
+        frames = frames_from(source, fps=fps)
+    yield Walk("frames", frames, picker, on_frame=on_frame)
+
+
+# --- Picking ---
+
+
+def pick_frames(
+    source: Source | Live,
+    *,
+    picker: Picker | None,
+    budget: int | None,
+    exact: bool,
+    num_frames: int | None,
+    settings: VideoConfig,
+    on_frame: OnFrame,
+) -> Picked:
+    """The frames that a picker picks, within a budget if there is one; without a picker, those of a `BudgetPicker`."""
+    if budget is not None and budget < 1:
+        raise BadSetting(f"budget is {budget}: 1 frame or more is possible")
+    if exact and (budget is None or picker is not None):
+        raise BadSetting("exact is True: it needs a budget, and no picker beside it")
+    count = checked_num_frames(num_frames, settings)
+    sampling, array_samples = evenly(count), count
+    if picker is not None:
+        chosen = picker
+    elif budget is not None:
+        chosen = BudgetPicker(budget, exact=exact)
+        if num_frames is None:
+            sampling, array_samples = _for_budget(budget), None
+    else:
+        raise BadSetting("what to pick is open: a picker or a budget is needed")
+    if isinstance(source, Live) or is_live(source):
+        if picker is not None or exact:
+            what = "a picker" if picker is not None else "exact"
+            raise EndlessSource(f"{source_name(source)}: a live source, which may have no end; pick with a budget, not {what}")
+        opened = _follow(source, chosen, on_frame=on_frame)
+    else:
+        opened = open_source(source, sampling, chosen, array_samples=array_samples, on_frame=on_frame)
+    with opened as walk:
+        kept = list(walk.picks())
+        if exact and len(kept) != budget:
+            raise BadSetting(f"{walk.name}: exactly {budget} frames were asked for, and it has {walk.frames_seen}")
+        if budget is not None and picker is not None:
+            kept = _within(budget, kept)
+        return Picked(tuple(kept), walk.frames_seen, walk.damage, walk.name)
+
+
+def _within(budget: int, picks: list[tuple[Frame, Pick]]) -> list[tuple[Frame, Pick]]:
+    """At most `budget` of the picks, in order: the surest, or where none has a probability as a `BudgetPicker` does."""
+    if any(pick.probability is not None for _, pick in picks):
+        # PickNet always picks the first frame, which has no probability: it comes before all others.
+        surest = sorted(picks, key=lambda item: -math.inf if item[1].probability is None else -item[1].probability)
+        return sorted(surest[:budget], key=lambda item: item[1].index)
+    chosen = {pick.index for _, pick in BudgetPicker(budget, exact=True).pick(frame for frame, _ in picks)}
+    return [item for item in picks if item[1].index in chosen]
+
+
+@contextlib.contextmanager
+def _follow(source: Source | Live, picker: Picker, *, on_frame: OnFrame) -> Iterator[Walk]:
+    """The frames of a live source, one a second, until it ends."""
+    with source if isinstance(source, Live) else Live(source) as live:
+        yield Walk(live.name, live, picker, live, on_frame=on_frame)

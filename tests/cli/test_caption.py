@@ -1,0 +1,265 @@
+import csv
+import io
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clips import write_audio, write_clip
+from command import Picknet, on_linux
+from PIL import Image
+
+from picknet.captioner import Caption, Sentence
+from picknet.picking.picker import Pick
+
+
+def test_a_style_is_one_that_the_model_learned(picknet: Picknet, clips: Path, attending_folder: Path) -> None:
+    plain = picknet("caption", clips / "cat.mp4", "--model", attending_folder, "--format", "json")
+    styled = picknet("caption", clips / "cat.mp4", "--model", attending_folder, "--format", "json", "--style", "msrvtt")
+    assert (plain.code, styled.code) == (0, 0)
+    assert json.loads(plain.out)["picks"] == json.loads(styled.out)["picks"]
+    for command in (("caption", clips), ("stream", clips / "cat.mp4"), ("timeline", clips)):
+        code, out, err = picknet(*command, "--model", attending_folder, "--style", "coco")
+        assert (code, out) == (1, "")
+        assert err.splitlines()[-1].endswith("does not know; it knows: msrvtt")
+    assert "msrvtt" in picknet("info", attending_folder).out
+
+
+def test_one_video_prints_its_sentence_alone(picknet: Picknet, clips: Path, model_folder: Path) -> None:
+    code, out, err = picknet("caption", clips / "cat.mp4", "--model", model_folder)
+    assert code == 0
+    assert err == ""
+    assert out.count("\n") == 1
+    assert "cat.mp4" not in out
+
+
+def test_a_folder_stands_for_its_videos_in_order_with_their_names(
+    picknet: Picknet, clips: Path, model_folder: Path
+) -> None:
+    code, out, err = picknet("caption", clips, "--model", model_folder)
+    assert (code, err) == (0, "")
+    assert [line.partition(": ")[0] for line in out.splitlines()] == [str(clips / "cat.mp4"), str(clips / "dog.mkv")]
+
+
+def test_json_is_one_object_a_line_with_the_contracted_keys(picknet: Picknet, clips: Path, model_folder: Path) -> None:
+    _, out, _ = picknet("caption", clips, "--model", model_folder, "--format", "json", "--picker", "uniform", "--k", 2)
+    cat, dog = map(json.loads, out.splitlines())
+    assert list(cat) == ["video", "caption", "confidence", "picks", "frames_seen", "model"]
+    assert cat["confidence"] is None
+    assert (cat["video"], cat["frames_seen"], cat["model"]) == (str(clips / "cat.mp4"), 30, str(model_folder))
+    assert [list(pick) for pick in cat["picks"]] == [["index", "seconds", "probability", "frame_number"]] * 2
+    # The centres of two halves: of 30 frames, and of the 12 that the short clip has, at 25 frames a second.
+    assert [pick["index"] for pick in cat["picks"]] == [7, 22]
+    assert dog["frames_seen"] == 12
+    assert [(pick["index"], pick["seconds"]) for pick in dog["picks"]] == [(3, 0.12), (9, 0.36)]
+    assert {pick["probability"] for pick in dog["picks"]} == {None}
+
+
+def test_csv_can_be_read_back_whatever_the_names_hold(picknet: Picknet, tmp_path: Path, model_folder: Path) -> None:
+    awkward = write_clip(tmp_path / 'says "hi", twice.mp4', num_frames=3)
+    _, out, _ = picknet("caption", awkward, "--model", model_folder, "--format", "csv", "--picker", "all")
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert list(row) == ["video", "caption", "confidence", "picks", "seconds", "frames_seen", "model"]
+    assert row["confidence"] == ""
+    assert row["video"] == str(awkward)
+    assert (row["picks"], row["seconds"], row["frames_seen"]) == ("0 1 2", "0.000 0.040 0.080", "3")
+
+
+@pytest.fixture
+def sure(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The tiny model's folder; whatever the video, it is given two sentences and a confidence."""
+
+    def caption(captioner: object, video: str, **options: Any) -> Caption:
+        candidates = (Sentence("a cat is sitting", math.log(0.25)), Sentence("a dog is sitting", math.log(0.125)))
+        told = candidates[: options["candidates"]]
+        return Caption("a cat is sitting", (Pick(0, 0.0),), 30, video, "tiny", None, math.log(0.25), 0.375, told)
+
+    monkeypatch.setattr("picknet.captioner.Captioner.caption", caption)
+    return model_folder
+
+
+def test_candidates_are_a_line_each_with_their_probabilities(picknet: Picknet, clips: Path, sure: Path) -> None:
+    cat, dog = clips / "cat.mp4", clips / "dog.mkv"
+    assert picknet("caption", cat, "--model", sure).out == "a cat is sitting\n"
+    expected = "0.2500  a cat is sitting (confidence 0.38)\n0.1250  a dog is sitting\n"
+    assert picknet("caption", cat, "--model", sure, "--candidates", 3).out == expected
+    _, out, _ = picknet("caption", cat, dog, "--model", sure, "--candidates", 1)
+    assert out == "".join(f"{video}: 0.2500  a cat is sitting (confidence 0.38)\n" for video in (cat, dog))
+
+
+def test_candidates_are_a_list_in_json_and_columns_in_csv(picknet: Picknet, clips: Path, sure: Path) -> None:
+    options = (clips / "cat.mp4", "--model", sure, "--candidates", 3)
+    content = json.loads(picknet("caption", *options, "--format", "json").out)
+    assert list(content) == ["video", "caption", "confidence", "picks", "frames_seen", "model", "candidates"]
+    assert (content["caption"], content["confidence"]) == ("a cat is sitting", 0.375)
+    assert content["candidates"] == [
+        {"caption": "a cat is sitting", "probability": pytest.approx(0.25)},
+        {"caption": "a dog is sitting", "probability": pytest.approx(0.125)},
+    ]
+    (row,) = csv.DictReader(io.StringIO(picknet("caption", *options, "--format", "csv").out))
+    assert (row["caption"], row["confidence"]) == ("a cat is sitting", "0.3750")
+    assert [row[f"candidate_{rank}"] for rank in (1, 2, 3)] == ["a cat is sitting", "a dog is sitting", ""]
+    assert [row[f"probability_{rank}"] for rank in (1, 2, 3)] == ["0.25", "0.125", ""]
+
+
+def test_the_options_for_frames_and_random_picks_are_obeyed(picknet: Picknet, clips: Path, model_folder: Path) -> None:
+    def picks(*options: object) -> list[int]:
+        _, out, _ = picknet("caption", clips / "cat.mp4", "--model", model_folder, "--format", "json", *options)
+        return [pick["index"] for pick in json.loads(out)["picks"]]
+
+    assert picks("--picker", "all", "--frames", 5) == [0, 1, 2, 3, 4]
+    assert len(picks("--picker", "kmeans", "--frames", 9, "--k", 3)) == 3
+    several = [picks("--picker", "random", "--k", 5, "--seed", seed) for seed in (1, 1, 2)]
+    assert several[0] == several[1] != several[2]
+
+
+@pytest.mark.parametrize("name", ["-x.mp4", "two  spaces.mp4", "кот été.mp4", "[1].mp4", "100%.mp4", "a:b.mp4"])
+def test_any_file_name_will_do(
+    picknet: Picknet, clips: Path, tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    shutil.copy(clips / "cat.mp4", tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    for written in (name, f"./{name}"):
+        code, out, _ = picknet("caption", "--model", model_folder, "--format", "json", "--", written)
+        assert code == 0
+        assert json.loads(out)["video"] == written
+
+
+@on_linux
+def test_a_name_that_is_no_text_is_printed_with_escapes(
+    picknet: Picknet, clips: Path, tmp_path: Path, model_folder: Path
+) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.mp4")
+    try:
+        shutil.copy(clips / "dog.mkv", path)
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    code, out, _ = picknet("caption", "--model", model_folder, path, clips / "dog.mkv")
+    assert code == 0
+    assert r"caf\udce9.mp4: " in out.splitlines()[0]
+
+
+def test_a_name_of_several_lines_is_told_on_one(
+    picknet: Picknet, clips: Path, tmp_path: Path, model_folder: Path
+) -> None:
+    good = shutil.copy(clips / "dog.mkv", tmp_path / "two\nlines.mkv")
+    bad = tmp_path / "red\x1b[31m\n.mp4"
+    bad.write_text("no video")
+    code, out, err = picknet("caption", good, bad, "--model", model_folder)
+    assert code == 1
+    assert out.startswith(rf"{tmp_path}/two\nlines.mkv: ")
+    assert out.count("\n") == 1
+    assert err == rf"picknet: {tmp_path}/red\x1b[31m\n.mp4: not a known video format" + "\n"
+
+
+def test_a_quoted_pattern_is_what_the_shell_would_have_made_of_it(
+    picknet: Picknet, clips: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(clips)
+    _, quoted, _ = picknet("caption", "--model", model_folder, "*.m*")
+    _, expanded, _ = picknet("caption", "--model", model_folder, "cat.mp4", "dog.mkv")
+    assert quoted == expanded
+
+
+def test_one_bad_file_does_not_stop_the_others(
+    picknet: Picknet, clips: Path, tmp_path: Path, model_folder: Path
+) -> None:
+    text, empty, sound = tmp_path / "text.mp4", tmp_path / "empty.mp4", write_audio(tmp_path / "sound.m4a")
+    text.write_text("not a video at all\n" * 50)
+    empty.touch()
+    bad = [text, empty, sound, tmp_path / "nothing.mp4", f"{tmp_path}/*.avi", tmp_path / "folder"]
+    (tmp_path / "folder").mkdir()
+    code, out, err = picknet("caption", clips / "dog.mkv", *bad, clips / "cat.mp4", "--model", model_folder)
+    assert code == 1
+    assert [line.partition(": ")[0] for line in out.splitlines()] == [str(clips / "dog.mkv"), str(clips / "cat.mp4")]
+    lines = err.splitlines()
+    assert lines[:2] == [
+        f"picknet: {tmp_path}/nothing.mp4: no such file or folder",
+        f"picknet: {tmp_path}/*.avi: no file matches this pattern",
+    ]
+    assert lines[2].startswith(f"picknet: {tmp_path}/folder: no video in this folder (looked for .3gp, .avi, ")
+    assert lines[3:] == [
+        f"picknet: {text}: not a known video format",
+        f"picknet: {empty}: the file is empty",
+        f"picknet: {sound}: no video stream found (streams: audio)",
+    ]
+
+
+def test_an_empty_name_is_shown_as_one(picknet: Picknet) -> None:
+    assert picknet("caption", "") == (1, "", "picknet: '': no such file or folder\n")
+
+
+def test_with_nothing_to_caption_no_model_is_loaded(picknet: Picknet, tmp_path: Path) -> None:
+    code, out, err = picknet("caption", tmp_path / "nothing.mp4", "--model", "no-such-model")
+    assert (code, out) == (1, "")
+    assert err == f"picknet: {tmp_path}/nothing.mp4: no such file or folder\n"
+
+
+def test_a_cut_video_is_captioned_and_the_cut_is_told(picknet: Picknet, tmp_path: Path, model_folder: Path) -> None:
+    whole = write_clip(tmp_path / "whole.mkv", num_frames=100)
+    cut = tmp_path / "cut.mkv"
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    code, out, err = picknet("caption", cut, "--model", model_folder, "--format", "json")
+    damage = json.loads(out)["damage"]
+    assert code == 0
+    assert damage.startswith("the file breaks off after ")
+    assert err == f"picknet: {cut}: {damage}; captioned what could be read\n"
+
+
+def test_the_sheet_of_one_video_is_the_file_named(
+    picknet: Picknet, clips: Path, tmp_path: Path, model_folder: Path
+) -> None:
+    code, _, err = picknet("caption", clips / "cat.mp4", "--model", model_folder, "--sheet", tmp_path / "new" / "a.png")
+    assert (code, err) == (0, "")
+    with Image.open(tmp_path / "new" / "a.png") as sheet:
+        assert sheet.format == "PNG"
+
+
+def test_the_sheets_of_several_videos_go_into_a_folder_and_none_over_another(
+    picknet: Picknet, clips: Path, tmp_path: Path, model_folder: Path
+) -> None:
+    same_name = shutil.copy(clips / "dog.mkv", tmp_path / "cat.mkv")
+    code, _, _ = picknet("caption", clips, same_name, "--model", model_folder, "--sheet", tmp_path / "sheets")
+    assert code == 0
+    assert sorted(path.name for path in (tmp_path / "sheets").iterdir()) == ["cat-2.png", "cat.png", "dog.png"]
+
+
+def test_a_sheet_that_cannot_be_is_a_usage_error(picknet: Picknet, clips: Path, tmp_path: Path) -> None:
+    code, _, err = picknet("caption", clips, "--sheet", tmp_path / "a.png")
+    assert code == 2
+    assert err == f"picknet: --sheet {tmp_path}/a.png: one file cannot hold the sheets of 2 videos; name a folder\n"
+    code, _, err = picknet("caption", clips / "cat.mp4", "--sheet", "a.pdf")
+    assert code == 2
+    assert err == (
+        "picknet: --sheet a.pdf: a sheet ends in .png, .jpg, .jpeg, .webp; a folder's name has no suffix\n"
+    )
+
+
+def test_a_sheet_that_cannot_be_written_is_one_line(picknet: Picknet, clips: Path, model_folder: Path) -> None:
+    inside_a_file = clips / "cat.mp4" / "sheet.png"
+    code, out, err = picknet("caption", clips / "cat.mp4", "--model", model_folder, "--sheet", inside_a_file)
+    assert code == 1
+    assert out.count("\n") == 1  # the sentence is there all the same
+    assert err.startswith(f"picknet: {inside_a_file}: cannot be written (")
+    assert err.count("\n") == 1
+
+
+def test_pickers_that_take_a_number_on_average_are_told_it_by_k(
+    picknet: Picknet, clips: Path, model_folder: Path
+) -> None:
+    def picks(*options: object) -> list[int]:
+        _, out, _ = picknet("caption", clips / "cat.mp4", "--model", model_folder, "--format", "json", *options)
+        return [pick["index"] for pick in json.loads(out)["picks"]]
+
+    assert picks("--picker", "every", "--k", 4) == [3, 11, 18, 26]  # 30 frames: every 7.5th
+    assert picks("--picker", "every", "--k", 2, "--frames", 10) == [2, 7]
+    assert picks("--picker", "every") == [2, 7, 12, 17, 22, 27]
+    assert picks("--picker", "coin", "--k", 1) == [0]
+    assert picks("--picker", "coin", "--k", 30) == list(range(30))
+    assert picks("--picker", "coin", "--k", 99, "--frames", 1) == [0]
+    # Frames differ in the upper half alone, by at most 127 grey values on average.
+    assert picks("--picker", "scene", "--change", 200) == [0]
+    assert len(picks("--picker", "scene", "--change", 0)) > 20

@@ -1,0 +1,91 @@
+"""--out: a file is whole or as it was, and what was done until a failure is kept."""
+
+from pathlib import Path
+
+import pytest
+
+from picknet.cli.arguments import BadUsage, ResultFormat
+from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened, opened_live
+from picknet.files import UnwritableFile
+
+
+def test_the_file_appears_when_the_last_piece_is_written(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "captions.csv"
+    with opened(out) as write:
+        write("a\n")
+        assert not out.exists()
+        assert (tmp_path / "new" / "captions.csv.part").read_text() == "a\n"
+        write("b\n")
+    assert out.read_text() == "a\nb\n"
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_after_a_failure_the_old_file_is_as_it_was_and_the_pieces_are_in_the_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "captions.csv"
+    out.write_text("before")
+    with pytest.raises(KeyboardInterrupt), opened(out) as write:
+        write("a\n")
+        raise KeyboardInterrupt
+    assert out.read_text() == "before"
+    assert (tmp_path / "captions.csv.part").read_text() == "a\n"
+    assert capsys.readouterr().err == f"picknet: {out}.part: holds the results so far\n"
+
+
+def test_a_failure_before_the_first_piece_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), opened(tmp_path / "a.csv") as write:
+        write("")
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stream_is_in_its_file_at_once(tmp_path: Path) -> None:
+    with opened_live(tmp_path / "log.txt") as write:
+        write("a\n")
+        assert (tmp_path / "log.txt").read_text() == "a\n"
+
+
+def test_a_minus_is_standard_output_and_a_device_is_written_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for out in (None, Path("-")):
+        with opened(out) as write:
+            write("a\n")
+        assert capsys.readouterr().out == "a\n"
+    with opened(Path("/dev/null")) as write:
+        write("a\n")
+    assert not Path("/dev/null.part").exists()
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for check in (check_out, lambda out: opened(out).__enter__()):
+        with pytest.raises(UnwritableFile, match=r": cannot be written \("):
+            check(tmp_path / "file" / "a.csv")
+    with pytest.raises(BadUsage, match="is a folder; name a file"):
+        check_out(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "expected"),
+    [
+        ("a.csv", None, "csv"),
+        ("a.CSV", None, "csv"),
+        ("a.json", None, "json"),
+        ("a.json", "jsonl", "jsonl"),
+        ("a.txt", None, "text"),
+        ("a.log", "json", "json"),
+        ("captions", None, "text"),
+        ("-", None, "text"),
+        ("/dev/stdout", "csv", "csv"),
+    ],
+)
+def test_the_format_is_the_one_asked_for_or_that_of_the_suffix(name: str, asked: str | None, expected: str) -> None:
+    format = ResultFormat(asked) if asked else None
+    assert format_for(Path(name), format, RESULT_SUFFIXES, default=ResultFormat.text) == expected
+
+
+def test_a_format_that_contradicts_the_suffix_is_wrong_usage() -> None:
+    with pytest.raises(BadUsage, match=r"--out a\.csv: is csv by its name, but --format says json"):
+        format_for(Path("a.csv"), ResultFormat.json, RESULT_SUFFIXES, default=ResultFormat.text)
+    with pytest.raises(BadUsage, match=r"--out a\.doc: which --format\? By themselves, \.txt, \.json, \.jsonl, \.csv"):
+        format_for(Path("a.doc"), None, RESULT_SUFFIXES, default=ResultFormat.text)
