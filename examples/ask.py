@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", required=True, help="name of the model on the server")
     parser.add_argument("--server", default=OLLAMA, metavar="URL", help=f"address of the API, including /v1 ({OLLAMA})")
     parser.add_argument("--budget", type=int, default=8, help="maximum number of frames (8)")
-    parser.add_argument("--max-side", type=int, default=768, metavar="PIXELS", help="shrink frames with a longer side (768)")
+    parser.add_argument("--max-side", type=int, default=768, metavar="PIXELS", help="shrink larger frames to this (768)")
     options = parser.parse_args(arguments)
     if not re.fullmatch(r"https?://[^@]+", options.server):
         parser.error("--server: expected an address like http://localhost:8000/v1; a key goes into OPENAI_API_KEY")
@@ -46,7 +46,8 @@ def question_about(video: str, question: str, *, budget: int, max_side: int) -> 
     """A chat message: the question, then the time of each frame and the frame."""
     frames = picknet.pick(video, budget=budget)
     text = f"These are {len(frames)} frames of a video, each preceded by its time. {question}"
-    return {"role": "user", "content": [{"type": "text", "text": text}, *picknet.openai_parts(frames, max_side=max_side)]}
+    parts = picknet.openai_parts(frames, max_side=max_side)
+    return {"role": "user", "content": [{"type": "text", "text": text}, *parts]}
 
 
 def answer(server: str, body: dict[str, Any]) -> str:
