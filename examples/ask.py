@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", required=True, help="name of the model on the server")
     parser.add_argument("--server", default=OLLAMA, metavar="URL", help=f"address of the API, including /v1 ({OLLAMA})")
     parser.add_argument("--budget", type=int, default=8, help="maximum number of frames (8)")
-    parser.add_argument("--max-side", type=int, default=768, metavar="PIXELS", help="shrink larger frames to this (768)")
+    parser.add_argument("--max-side", type=int, default=768, metavar="PIXELS", help="shrink larger frames (768)")
     options = parser.parse_args(arguments)
     if not re.fullmatch(r"https?://[^@]+", options.server):
         parser.error("--server: expected an address like http://localhost:8000/v1; a key goes into OPENAI_API_KEY")
