@@ -27,7 +27,7 @@ samples depend on if it does ([architecture.md](architecture.md#the-walk)), so i
 everything. Its other costs do not depend on the size of the picture: a CNN pass for each pick, the encoder, and about
 ten decoder steps of a beam.
 """
-STAGES = """
+CAPTION_STAGES = """
 The parts of that caption, each measured alone. Glances and the policy are not computed for the shipped picker; a
 policy that looks costs 0.9 ms a glance.
 """
@@ -50,6 +50,7 @@ quantised after training, calibrated on frames of the sample) is slower than 32 
 8-bit weights. It runs in 32 bits, because 16 or 8 change log-probabilities by more than good sentences differ.
 """
 Facts = dict[str, Any]
+STAGES = ("supervision", "reinforcement", "adaptation")
 
 
 def read(name: str) -> Facts | None:
@@ -136,12 +137,13 @@ def summary(captioning: Facts | None, growing: Facts | None, starting: Facts | N
         }
         listed = ", ".join(f"{ratio:.1f}× at {size}" for size, ratio in ratios.items())
         cores, processor = captioning["machine"]["cores"], captioning["machine"]["processor"]
-        lines.append(f"A caption of ten seconds takes {listed} (wall time, {cores} cores of a {processor}).")
+        machine = f"{processor}, {cores} cores"
+        lines.append(f"A caption of ten seconds takes, as a multiple of decoding it, {listed} ({machine}).")
         times = [clip["caption against"]["all 30 frames"]["wall"]["median"] for clip in captioning["clips"]]
-        lines.append(f"Four picks take {min(times):.2f} to {max(times):.2f} of the time of all 30 frames.")
+        lines.append(f"That is {min(times):.2f} to {max(times):.2f} of the time that all 30 frames take.")
     if growing:
         hour = growing["lengths"][-1]["caption against decoding it all"]["wall"]["median"]
-        lines.append(f"A caption of an hour takes {hour:.2f} of decoding it.")
+        lines.append(f"A caption of an hour takes {hour:.2f} of the time of decoding it.")
     if starting:
         first = starting["times"]["first caption"]["wall_ms"]["median"] / 1000
         memory = starting["memory_mb"]["one-hour file"]["median"]
@@ -179,7 +181,8 @@ def limit(clips: list[Facts], cores: int) -> str:
 def seconds(found: Facts) -> str:
     """Seconds of an epoch of each stage."""
     cells = [["Stage", "Epoch, s", "of which steps", "of which CIDEr", "Epoch against steps"]]
-    for stage, measured in found.items():
+    for stage in STAGES:
+        measured = found[stage]
         parts = (("epoch", 2), ("steps", 2), ("reward", 3))
         columns = [f"{measured[part]['median']:.{digits}f}" for part, digits in parts]
         cells.append([stage, *columns, spread(measured["against its steps"], unit="×")])
@@ -237,21 +240,21 @@ def growth(growing: Facts) -> list[str]:
     picks = [(float(k), measured["cpu_ms"]["median"]) for k, measured in growing["picks"].items()]
     long = Panel(
         "A long file costs a small part of decoding it",
-        "CPU time of a caption, over that of decoding all of the file, 720p",
+        "CPU time of a caption as a fraction of decoding the whole file, 720p",
         "minutes",
         [Line("caption", [lengths], GREEN, 2.6)],
         levels=[("decoding it all", 1.0)],
         from_zero=True,
     )
     large = Panel(
-        "The larger the picture, the less a caption costs beside decoding it",
+        "The larger the picture, the less a caption costs against decoding it",
         "CPU milliseconds, ten seconds of video",
-        "lines of a picture",
+        "height, pixels",
         [Line("caption", [sizes["caption"]], GREEN, 2.6), Line("decoding it all", [sizes["decode"]], INK)],
         from_zero=True,
     )
     many = Panel(
-        "Every pick is one pass of the CNN",
+        "Each pick is one pass of the CNN",
         "CPU milliseconds of a caption, ten seconds of 640×360",
         "picks",
         [Line("caption", [picks], GREEN, 2.6)],
@@ -272,7 +275,7 @@ def main() -> None:
         parts += ["## A caption of ten seconds, model loaded\n", source(captioning), CAPTION]
         parts += [f"Wall time in ms, {clips[0]['picks']} picks:\n", by_size(clips, "times", "wall_ms"), ""]
         parts += ["CPU time in ms:\n", by_size(clips, "times", "cpu_ms"), ""]
-        parts += ["## Stage by stage", STAGES, "CPU time in ms:\n", by_size(clips, "stages", "cpu_ms", 1), ""]
+        parts += ["## Stage by stage", CAPTION_STAGES, "CPU time in ms:\n", by_size(clips, "stages", "cpu_ms", 1), ""]
         parts += ["## The limit", LIMIT, limit(clips, captioning["machine"]["cores"]), ""]
         parts += ["## The paper's cost column", COST_COLUMN, cost_column(clips), ""]
     if precisions:

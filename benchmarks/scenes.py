@@ -42,6 +42,8 @@ from picknet.video.frame import Frame
 
 NUM_VIDEOS = 24
 PATIENCES = (1, 2, 3)
+SHIPS = ("watch", "reset")
+"""What `Captioner.stream` does."""
 PICKER_MODES = ("continues", "reset", "reset, and first frame")
 
 
@@ -187,10 +189,11 @@ def main() -> None:
                 videos.append((joined, list(video.sample_by_time(fps=arguments.fps))))
 
     scores: dict[tuple[str, str], list[float]] = {}
+    names = [clip.name for joined, _ in videos for clip in joined.clips[1:]]
 
     def add_scores(rule: str, mode: str, joined: Joined, texts: Sequence[str]) -> None:
-        names = [clip.name for clip in joined.clips[1:]]
-        found = cider.scores(names, [tokenise(text) for text in texts[1:]])
+        followers = [clip.name for clip in joined.clips[1:]]
+        found = cider.scores(followers, [tokenise(text) for text in texts[1:]])
         scores.setdefault((rule, mode), []).extend((100 * found).tolist())
 
     rules = (("never", lambda _: lambda frame: False), ("watch", lambda _: SceneWatch()), ("truth", _TrueCuts))
@@ -218,13 +221,25 @@ def main() -> None:
         "alarms": [vars(count_alarms(videos, patience=patience, fps=arguments.fps)) for patience in PATIENCES],
         "still": still and {"alarms": still[0], "hours": still[1]},
         "cider": {f"{rule}, {mode}": float(np.mean(values)) for (rule, mode), values in scores.items()},
-        "clips": len(next(iter(scores.values()))),
+        "difference": {
+            f"{rule}, {mode}": difference(names, values, scores[SHIPS]) for (rule, mode), values in scores.items()
+        },
+        "clips": len(names),
     }
     text = markdown(result)
     print(text)
     if arguments.out:
         write_text(arguments.out / "scenes.json", json.dumps(result, indent=2) + "\n")
         write_text(arguments.out / "scenes.md", text)
+
+
+def difference(names: Sequence[str], values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+    """The mean difference of two rows of scores and its standard error, over clips: each clip is in a video a seed."""
+    by_clip: dict[str, list[float]] = {}
+    for name, value, other in zip(names, values, others, strict=True):
+        by_clip.setdefault(name, []).append(value - other)
+    means = [float(np.mean(several)) for several in by_clip.values()]
+    return float(np.mean(means)), float(np.std(means, ddof=1) / np.sqrt(len(means)))
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -239,11 +254,12 @@ def markdown(result: dict[str, Any]) -> str:
         )
     if result["still"]:
         lines += ["", f"In {result['still']['hours']:.1f} hours of still footage: {result['still']['alarms']} alarms."]
-    lines += ["", f"| Memory | Picker | CIDEr of {result['clips']} clips |", "|---|---|---|"]
-    lines += [
-        f"| {rule} | {mode} | {value:.1f} |"
-        for (rule, mode), value in ((name.split(", ", 1), value) for name, value in result["cider"].items())
-    ]
+    lines += ["", f"| State | Picker | CIDEr of {result['clips']} sentences | minus {', '.join(SHIPS)} |"]
+    lines += ["|---|---|---|---|"]
+    for name, value in result["cider"].items():
+        rule, mode = name.split(", ", 1)
+        mean, error = result["difference"][name]
+        lines.append(f"| {rule} | {mode} | {value:.1f} | {mean:+.1f} ± {error:.1f} |")
     return "\n".join(lines) + "\n"
 
 
