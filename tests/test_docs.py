@@ -65,9 +65,14 @@ def command_lines(program: str) -> list[Any]:
 
 def parsed(arguments: list[str]) -> dict[str, Any]:
     """Arguments and options of a command line; raises a usage error if it does not parse."""
-    name, *rest = arguments
+    name, *rest = full(arguments)
     with COMMANDS[name].make_context(f"picknet {name}", rest) as context:
         return dict(context.params)
+
+
+def full(arguments: list[str]) -> list[str]:
+    """`picknet VIDEO` is short for `picknet caption VIDEO`."""
+    return ["caption", *arguments] if re.fullmatch(r"VIDEO|\S+\.mp4", arguments[0]) else arguments
 
 
 # --- Commands ---------------------------------------------------------------------------------------------------------
@@ -83,7 +88,7 @@ def test_every_picknet_command_in_the_documents_parses(line: CommandLine) -> Non
 
 
 def needs_only_videos(line: CommandLine) -> bool:
-    name, *rest = line.arguments
+    name, *rest = full(line.arguments)
     return (name in ("caption", "pick", "timeline") and "--model" not in rest) or line.arguments == ["info"]
 
 
@@ -142,7 +147,7 @@ def test_python_in_the_documents_uses_public_names(document: Path) -> None:
 
 def options_of(*commands: str) -> set[str]:
     own = {option for command in commands for parameter in COMMANDS[command].params for option in parameter.opts}
-    return own | {"--help", "--version"}
+    return own | {"--help", "--version", "--install-completion"}
 
 
 @every_document
@@ -150,7 +155,7 @@ def test_commands_and_options_in_the_text_exist(document: Path) -> None:
     for span in spans(document):
         program, *words = span.split()
         if program == "picknet" and words:
-            commands = [word for word in words[:1] if not word.startswith("-")]
+            commands = [word for word in full(words)[:1] if not word.startswith("-")]
             assert set(commands) <= COMMANDS.keys(), span
             assert {word for word in words if word.startswith("--")} <= options_of(*commands), span
         if program == "make" and len(words) == 1:
