@@ -1,6 +1,7 @@
-"""The walk, what is said of it, and the stream against the offline caption."""
+"""Captions, streams and picks of a real, tiny model; threads that share it; the public names."""
 
 import dataclasses
+import io
 import itertools
 import json
 import math
@@ -8,38 +9,44 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import av
 import numpy as np
 import pytest
-from clips import number_of, write_clip
+from clips import number_of, write_audio, write_clip
 from decoders import table_decoder
 
 import picknet
 from picknet import captioner as captioner_module
-from picknet.captioner import (
-    BadSetting,
-    NothingToCaption,
-    _content,
-    _Memory,
-    load,
-    pick,
-)
+from picknet import sentences as sentences_module
+from picknet.captioner import NothingToCaption, load, pick
 from picknet.config import BadConfig
+from picknet.memory import SceneMemory
 from picknet.model.confidence import BadCalibration, Confidence
 from picknet.model.folder import BadModel
 from picknet.model.runtime import Runtime
+from picknet.picking.budget import BudgetPicker
 from picknet.picking.learned import PickNetPicker
 from picknet.picking.picker import Pick
-from picknet.picking.plain import AllPicker, KMeansPicker, UniformPicker
+from picknet.picking.plain import AllPicker, CoinPicker, KMeansPicker, RandomPicker, UniformPicker
+from picknet.sentences import content_words
 from picknet.text import BOS, EOS
 from picknet.video.frame import Frame
+from picknet.video.live import BadSetting, Live
+from picknet.walk import EndlessSource
+
+SAMPLE = Path(__file__).resolve().parents[1] / "samples" / "cockatoo.mp4"
 
 
-def test_empty_words_and_endings_tell_nothing():
-    assert _content("a man is riding his horse") == _content("the man rides on a horse") == {"man", "rid", "hors"}
-    assert _content("a man is slicing a piece of meat") == _content("the man sliced some meat")
-    assert _content("a red bus") == {"red", "bus"}
-    assert _content("a girl") != _content("a boy")
+def test_empty_words_and_word_endings_are_not_content():
+    assert content_words("a man is riding his horse") == {"man", "rid", "hors"}
+    assert content_words("the man rides on a horse") == {"man", "rid", "hors"}
+    assert content_words("a man is slicing a piece of meat") == content_words("the man sliced some meat")
+    assert content_words("a red bus") == {"red", "bus"}
+    assert content_words("a girl") != content_words("a boy")
 
 
 # --- With a real model folder: tiny, untrained, written by the exporter ----------------------------------------------
@@ -64,7 +71,7 @@ def changes():
 
 
 def one_scene(frame):
-    """What tells scenes apart tells none."""
+    """A scene rule without cuts."""
     return False
 
 
@@ -78,7 +85,7 @@ def test_the_stream_ends_where_the_offline_caption_does(captioner, frames, make_
     assert [update.num_picks for update in updates] == list(range(1, len(caption.picks) + 1))
 
 
-def test_a_caption_says_what_was_seen_and_picked(captioner, frames, model_folder):
+def test_a_caption_lists_what_was_sampled_and_picked(captioner, frames, model_folder):
     caption = captioner.caption(iter(frames), picker=changes())
     assert [pick.index for pick in caption.picks] == [0, 3, 6, 9]
     assert [pick.seconds for pick in caption.picks] == [0.0, 0.75, 1.5, 2.25]
@@ -98,7 +105,7 @@ def test_an_update_counts_the_frames_up_to_its_pick(captioner, frames):
     assert [update.changed for update in updates[1:]] == [a != b for a, b in itertools.pairwise(texts)]
 
 
-def test_a_stream_is_followed_frame_by_frame_for_ever(captioner, frames):
+def test_an_endless_stream_is_read_frame_by_frame(captioner, frames):
     read = 0
 
     def endless():
@@ -112,7 +119,7 @@ def test_a_stream_is_followed_frame_by_frame_for_ever(captioner, frames):
     assert read == 3
 
 
-def test_only_picked_frames_are_turned_into_pixels(captioner, frames, monkeypatch):
+def test_only_picked_frames_are_converted_to_pixels(captioner, frames, monkeypatch):
     seen = []
     pixels = Frame.pixels
     monkeypatch.setattr(Frame, "pixels", lambda frame, size=None: seen.append(frame.index) or pixels(frame, size))
@@ -122,24 +129,24 @@ def test_only_picked_frames_are_turned_into_pixels(captioner, frames, monkeypatc
 
 @pytest.fixture
 def rounding(captioner, monkeypatch):
-    """A captioner that believes its CNN to round; looking again is counted, and says something else."""
-    looked_again = []
+    """A captioner whose CNN claims to compute in 16 bits; exact features are counted, and differ."""
+    recomputed = []
     monkeypatch.setattr(Runtime, "computes_in_f16", True)
     exactly = captioner.runtime.exact_features
     monkeypatch.setattr(
-        captioner.runtime, "exact_features", lambda pixels: looked_again.append(len(pixels)) or -exactly(pixels)
+        captioner.runtime, "exact_features", lambda pixels: recomputed.append(len(pixels)) or -exactly(pixels)
     )
-    return captioner, looked_again
+    return captioner, recomputed
 
 
 def test_a_close_call_is_looked_at_again_in_32_bits(rounding, frames, monkeypatch):
-    captioner, looked_again = rounding
-    monkeypatch.setattr(captioner_module, "CLOSE_CALL", 0.0)
+    captioner, recomputed = rounding
+    monkeypatch.setattr(sentences_module, "CLOSE_CALL", 0.0)
     sure = captioner.caption(frames, picker=changes(), beam=3)
-    assert looked_again == []
-    monkeypatch.setattr(captioner_module, "CLOSE_CALL", math.inf)
+    assert recomputed == []
+    monkeypatch.setattr(sentences_module, "CLOSE_CALL", math.inf)
     caption = captioner.caption(frames, picker=changes(), beam=3)
-    assert looked_again == [1, 1, 1, 1]
+    assert recomputed == [1, 1, 1, 1]
     assert caption.picks == sure.picks
     exact = captioner.runtime.start()
     for place in (0, 3, 6, 9):
@@ -149,42 +156,42 @@ def test_a_close_call_is_looked_at_again_in_32_bits(rounding, frames, monkeypatc
     assert caption.log_probability == captioner.describe(exact, beam=3).log_probability != sure.log_probability
 
 
-def test_a_stream_looks_at_no_frame_a_third_time(rounding, frames, monkeypatch):
-    captioner, looked_again = rounding
-    monkeypatch.setattr(captioner_module, "CLOSE_CALL", math.inf)
+def test_a_stream_computes_the_exact_features_of_a_frame_once(rounding, frames, monkeypatch):
+    captioner, recomputed = rounding
+    monkeypatch.setattr(sentences_module, "CLOSE_CALL", math.inf)
     updates = list(captioner.stream(frames, picker=changes(), beam=3, new_scene=one_scene))
-    assert looked_again == [1, 1, 1, 1]
+    assert recomputed == [1, 1, 1, 1]
     assert updates[-1].text == captioner.caption(frames, picker=changes(), beam=3).text
 
 
-def test_of_an_endless_scene_no_more_frames_are_kept_than_a_clip_has_samples(captioner, frames):
-    memory = _Memory(captioner.runtime)
+def test_the_memory_of_an_endless_scene_keeps_at_most_the_frames_of_a_clip(captioner, frames):
+    memory = SceneMemory(captioner.runtime)
     num_frames = captioner.config.video.num_frames
     for _, frame in zip(range(num_frames), itertools.cycle(frames)):
-        memory.look_at(frame)
+        memory.add(frame)
     assert memory.exact_state() is not None
     for _, frame in zip(range(num_frames + 1), itertools.cycle(frames)):
-        memory.look_at(frame)
+        memory.add(frame)
     assert memory.exact_state() is None
     assert len(memory._pixels) == num_frames
     assert memory.state().h.shape == (1, captioner.config.model.state_size)
 
 
-def test_frames_looked_at_side_by_side_are_taken_in_in_their_order(captioner, frames):
-    memory, state = _Memory(captioner.runtime), captioner.runtime.start()
+def test_frames_in_the_cnn_at_the_same_time_are_encoded_in_order(captioner, frames):
+    memory, state = SceneMemory(captioner.runtime), captioner.runtime.start()
     for frame in frames:
-        memory.look_at(frame)
+        memory.add(frame)
         state = captioner.runtime.encode(captioner.features(frame), state)
     np.testing.assert_allclose(memory.state().h, state.h, atol=1e-6)
 
 
-def test_of_a_planned_caption_only_the_picks_are_decoded(captioner, tmp_path, monkeypatch):
+def test_a_picker_that_plans_ahead_has_only_its_picks_decoded(captioner, tmp_path, monkeypatch):
     path = write_clip(tmp_path / "clip.mp4")
     seen = []
     glance = Frame.glance
     monkeypatch.setattr(Frame, "glance", lambda frame: seen.append(frame.index) or glance(frame))
     planned = captioner.caption(path, picker=UniformPicker(3))
-    assert seen == []
+    assert sorted(set(seen)) == [5, 15, 25]  # their glances, to count the scenes
 
     class Looking:
         def pick(self, frames):
@@ -220,7 +227,7 @@ def test_k_means_clusters_the_captioners_own_features(captioner, frames):
     assert sorted(pick.index // 3 for pick in picks) == [0, 1, 2, 3]
 
 
-def test_no_frames_are_no_caption(captioner):
+def test_a_source_without_frames_is_an_error_for_a_caption_and_an_empty_stream(captioner):
     with pytest.raises(NothingToCaption, match=r"^frames: there is no frame to caption$"):
         captioner.caption([])
     assert list(captioner.stream([])) == []
@@ -236,7 +243,7 @@ def test_impossible_settings_are_refused(captioner, frames):
     with pytest.raises(BadSetting, match=r"^num_frames is 0: at least 1 frame is needed$"):
         captioner.caption("clip.mp4", num_frames=0)
     with pytest.raises(BadSetting, match=r"^fps is 0: more than 0 frames a second are needed$"):
-        next(captioner.stream("clip.mp4", fps=0))
+        captioner.stream("clip.mp4", fps=0)
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -254,18 +261,22 @@ def test_a_sentence_begins_with_its_style(attending_folder, frames, beam, monkey
     for captioner in (plain, styled):
         sentences = [captioner.describe(state, beam=beam), *captioner.describe_all(state, beam=beam)]
         assert sentences[0].text == sentences[1].text
-        captioner.candidates(state, count=2, beam=beam)
+        captioner.writer.candidates(state, count=2, beam=beam)
     assert begun == [BOS] * 4 + [plain.runtime.vocabulary.styles["msrvtt"]] * 4
     # What is said of the same picks is another sentence, or as likely as another would be.
     assert plain.describe(state).log_probability != styled.describe(state).log_probability
 
 
-def test_confidence_is_told_of_the_style_it_was_fitted_to(attending_folder, tmp_path):
+def test_confidence_is_given_only_for_the_style_it_was_calibrated_for_and_the_note_says_so(attending_folder, tmp_path):
     folder = shutil.copytree(attending_folder, tmp_path / "model")
     card = json.loads((folder / "card.json").read_text())
     (folder / "card.json").write_text(json.dumps(card | {"confidence": {"bias": 0.0, "slope": 1.0}}))
-    assert load(folder).confidence is not None
-    assert load(folder, style="msrvtt").confidence is None
+    calibrated, styled, plain = load(folder), load(folder, style="msrvtt"), load(attending_folder)
+    assert (calibrated.confidence is not None, calibrated.confidence_note) == (True, None)
+    assert styled.confidence is None
+    assert styled.confidence_note.endswith("is calibrated for its own style, not for msrvtt")
+    assert plain.confidence is None
+    assert plain.confidence_note.endswith("is not calibrated (`picknet calibrate` does it)")
 
 
 def test_an_unknown_style_is_named_with_the_possible_ones(model_folder, attending_folder):
@@ -287,7 +298,7 @@ def test_candidates_leave_the_caption_as_it_is_and_come_first(captioner, frames)
         assert several.candidates[0].probability == pytest.approx(math.exp(caption.log_probability))
 
 
-def test_each_candidate_says_something_that_no_better_one_says(captioner, monkeypatch):
+def test_each_candidate_has_a_word_that_no_better_one_has(captioner, monkeypatch):
     # In order: "a man is playing" 0.7 · 0.7 · 0.6, "a man is running" 0.196, "the man is playing" 0.18, which tells
     # nothing new, "a woman is playing" 0.126, and then "the man is running" and "a woman is running": nothing new.
     a, the, man, woman, is_, playing, running = captioner.runtime.vocabulary.encode(
@@ -309,7 +320,7 @@ def test_each_candidate_says_something_that_no_better_one_says(captioner, monkey
     monkeypatch.setattr(captioner.runtime, "decode", lambda words, video, states: step(words, states))
     expected = [("a man is playing", 0.294), ("a man is running", 0.196), ("a woman is playing", 0.126)]
     for count in (1, 2, 3, 4, 50):
-        candidates = captioner.candidates(captioner.runtime.start(), count=count)
+        candidates = captioner.writer.candidates(captioner.runtime.start(), count=count, beam=2)
         assert [one.text for one in candidates] == [text for text, _ in expected[:count]]
         assert [one.probability for one in candidates] == pytest.approx([known for _, known in expected[:count]])
 
@@ -317,7 +328,7 @@ def test_each_candidate_says_something_that_no_better_one_says(captioner, monkey
 def test_a_candidates_probability_is_that_of_exactly_its_words(captioner, frames):
     runtime = captioner.runtime
     state = runtime.encode(runtime.features(frames[0].pixels(captioner.config.model.image_size)[None]), runtime.start())
-    for sentence in captioner.candidates(state, count=4):
+    for sentence in captioner.writer.candidates(state, count=4, beam=2):
         written, total = np.zeros_like(state.h), 0.0
         for word, following in itertools.pairwise([BOS, *runtime.vocabulary.encode(sentence.text.split()), EOS]):
             log_probabilities, written = runtime.decode(np.array([word]), state, written)
@@ -326,7 +337,7 @@ def test_a_candidates_probability_is_that_of_exactly_its_words(captioner, frames
 
 
 def random_memory(captioner, count, num_picks):
-    """What a captioner remembers of `count` videos: frames of noise, in which few features are strong."""
+    """Encoder states of `count` videos: features of noise, few of them strong."""
     rng = np.random.default_rng(num_picks)
     memory = captioner.runtime.start(count)
     for _ in range(num_picks):
@@ -336,7 +347,7 @@ def random_memory(captioner, count, num_picks):
 
 
 @pytest.mark.parametrize("num_picks", [1, 4, 6])
-def test_the_shipped_model_says_of_many_videos_together_what_it_says_of_each_alone(num_picks):
+def test_the_shipped_model_describes_many_videos_together_as_each_alone(num_picks):
     captioner = load()
     memory = random_memory(captioner, 40, num_picks)
     together = captioner.describe_all(memory, beam=1)
@@ -356,7 +367,7 @@ def test_many_videos_are_described_with_the_beam_asked_for(captioner, beam):
     assert [sentence.text for sentence in together] == [sentence.text for sentence in alone]
 
 
-def test_a_calibrated_model_tells_its_confidence_and_another_none(captioner, frames, monkeypatch):
+def test_only_a_calibrated_model_gives_a_confidence(captioner, frames, monkeypatch):
     assert captioner.caption(frames[:1]).confidence is None
     monkeypatch.setattr(captioner, "confidence", Confidence(bias=3.0, slope=2.0))
     caption = captioner.caption(frames[:1], candidates=2)
@@ -391,7 +402,7 @@ def test_a_video_file_is_sampled_evenly_for_a_caption_and_by_time_for_a_stream(c
     assert len(updates) == 8
 
 
-def test_a_video_that_breaks_off_is_captioned_from_what_is_left_and_says_so(captioner, clip, tmp_path):
+def test_a_cut_video_is_captioned_from_what_is_left_and_reports_the_damage(captioner, clip, tmp_path):
     content = clip.read_bytes()
     damaged = tmp_path / "damaged.avi"
     damaged.write_bytes(content[: len(content) * 3 // 4])
@@ -455,10 +466,228 @@ def test_a_budget_keeps_the_first_and_the_surest_picks_in_order(frames):
         pick(frames, picker=picker, budget=0)
 
 
-def test_results_are_frozen(captioner, frames):
-    caption = captioner.caption(frames[:1])
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        caption.text = "another"
+def test_a_budget_spreads_over_the_picks_of_a_picker_without_probabilities(frames):
+    # Four pictures, three times each: one of each, not the first four of twelve.
+    found = pick(frames, picker=UniformPicker(12), budget=4)
+    assert [image.index // 3 for image in found] == [0, 1, 2, 3]
+    assert len(pick(frames, picker=AllPicker(), budget=99)) == 12
+
+
+def test_a_model_beside_a_budget_or_a_picker_is_refused(frames, model_folder):
+    with pytest.raises(BadSetting, match=r"^model is 'msvd': with a budget no model picks; leave one of the two out$"):
+        pick(frames, budget=4, model="msvd")
+    with pytest.raises(BadSetting, match=r"with a picker no model picks"):
+        pick(frames, picker=AllPicker(), model=model_folder)
+
+
+def test_a_captioner_picks_with_its_own_picker_with_a_budget_or_with_any(captioner, frames, clip, model_folder):
+    assert [image.pick for image in captioner.pick(clip)] == list(captioner.caption(clip).picks)
+    assert [image.pick for image in pick(clip, model=model_folder)] == list(captioner.caption(clip).picks)
+    assert [image.index for image in captioner.pick(frames, budget=4)] == [
+        image.index for image in pick(frames, budget=4)
+    ]
+    assert [image.index for image in captioner.pick(frames, picker=UniformPicker(2))] == [3, 9]
+    seconds = []
+    found = captioner.picked(frames, budget=2, on_frame=seconds.append)
+    assert seconds == [frame.seconds for frame in frames]
+    assert (found.num_picks, found.frames_seen, found.video) == (2, 12, "frames")
+
+
+# --- Sources ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_as_path_bytes_or_open_file_has_the_same_caption(captioner, clip):
+    caption = captioner.caption(clip)
+    content = clip.read_bytes()
+    with clip.open("rb") as file:
+        others = [captioner.caption(content), captioner.caption(io.BytesIO(content)), captioner.caption(file)]
+    for other in others:
+        assert dataclasses.replace(other, video=caption.video) == caption
+    assert caption.seconds == pytest.approx(2.0, abs=0.05)
+    assert [image.index for image in captioner.pick(content, picker=UniformPicker(3), num_frames=10)] == [1, 5, 8]
+    assert [segment.text for segment in captioner.timeline(content)] == [
+        segment.text for segment in captioner.timeline(clip)
+    ]
+
+
+def test_an_array_is_sampled_evenly_and_an_iterable_of_arrays_is_used_whole(captioner):
+    array = np.stack([np.full((48, 64, 3), 2 * i, np.uint8) for i in range(100)])
+    caption = captioner.caption(array, picker=AllPicker(), num_frames=5)
+    # The middles of five parts of twenty frames.
+    assert [(pick.index, pick.seconds) for pick in caption.picks] == [(0, 10), (1, 30), (2, 50), (3, 70), (4, 90)]
+    assert captioner.caption(iter(array), picker=AllPicker(), num_frames=5).frames_seen == 100
+    assert captioner.caption(array[[10, 30, 50, 70, 90]], picker=AllPicker()).text == caption.text
+    assert [image.index for image in captioner.pick(array, picker=UniformPicker(2), num_frames=4)] == [1, 3]
+    assert list(captioner.timeline(array, fps=10))[-1].end == pytest.approx(10.0)
+
+
+def test_a_live_source_needs_a_budget_and_no_picker(captioner):
+    for source in ("rtsp://me:secret@camera/1", Live("rtsp://me:secret@camera/1")):
+        for settings in ({"picker": AllPicker(), "budget": 3}, {"budget": 3, "exact": True}, {}):
+            with pytest.raises(EndlessSource, match=r"^rtsp://me:\*\*\*@camera/1: .* pick with a budget, not with "):
+                captioner.pick(source, **settings)
+
+
+@pytest.mark.parametrize("picker", [UniformPicker(3), BudgetPicker(3), RandomPicker(3)])
+def test_a_stream_refuses_pickers_that_look_ahead(captioner, frames, picker):
+    with pytest.raises(BadSetting, match=rf"^picker is a {type(picker).__name__}, which has to see the last frame"):
+        captioner.stream(frames, picker=picker)
+
+
+def test_arguments_are_checked_at_the_call_not_at_the_first_result(captioner, frames):
+    with pytest.raises(BadSetting, match=r"^fps is 0:"):
+        captioner.timeline(frames, fps=0)
+    with pytest.raises(BadConfig, match=r"^beam is 0;"):
+        captioner.timeline(frames, beam=0)
+    with pytest.raises(BadConfig, match=r"^beam is 0;"):
+        captioner.stream(frames, beam=0)
+    with pytest.raises(BadSetting, match=r"^timeout is 0:"):
+        captioner.stream(frames, timeout=0)
+    for settings, name in (({"jobs": 0}, "jobs"), ({"candidates": 0}, "candidates"), ({"num_frames": 0}, "num_frames")):
+        with pytest.raises(BadSetting, match=rf"^{name} is 0"):
+            captioner.caption_many([], **settings)
+    with pytest.raises(BadSetting, match=r"^sources is one source: a list or another iterable"):
+        captioner.caption_many("clip.mp4")
+
+
+def test_the_scenes_among_the_picks_are_counted(captioner, frames):
+    assert captioner.caption(frames, picker=changes()).num_scenes == 4
+    assert captioner.caption(frames[:3], picker=AllPicker()).num_scenes == 1
+
+
+def test_candidates_fall_in_probability_below_the_caption(captioner, monkeypatch):
+    # By log P / length^0.7: "a man playing" -0.56, "a cat is running" -0.59, "a dog" -0.66, "a woman" -0.83. "a dog",
+    # with 0.24, is likelier than the caption and left out; "a woman", with 0.165, is likelier than the cat.
+    a, man, cat, woman, dog, is_, playing, running = captioner.runtime.vocabulary.encode(
+        ["a", "man", "cat", "woman", "dog", "is", "playing", "running"]
+    )
+    step = table_decoder(
+        {
+            BOS: {a: 1.0},
+            a: {dog: 0.24, man: 0.23, cat: 0.17, woman: 0.165},
+            dog: {EOS: 1.0},
+            woman: {EOS: 1.0},
+            man: {playing: 1.0},
+            cat: {is_: 1.0},
+            is_: {running: 1.0},
+            playing: {EOS: 0.99, is_: 0.01},
+            running: {EOS: 0.95},
+        },
+        num_words=len(captioner.runtime.vocabulary),
+    )
+    monkeypatch.setattr(captioner.runtime, "decode", lambda words, video, states: step(words, states))
+    found = captioner.writer.candidates(captioner.runtime.start(), count=4, beam=4)
+    assert [sentence.text for sentence in found] == ["a man playing", "a woman", "a cat is running"]
+    assert [sentence.probability for sentence in found] == pytest.approx([0.2277, 0.165, 0.1615])
+
+
+# --- Many videos and many threads ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    """Eight short clips of different pictures."""
+    folder = tmp_path_factory.mktemp("many")
+    tiles = np.random.default_rng(1).integers(0, 256, (8, 4, 6, 3), dtype=np.uint8)
+    paths = []
+    for number, picture in enumerate(tiles.repeat(12, axis=1).repeat(12, axis=2)):
+        path = folder / f"{number}.mp4"
+        with av.open(str(path), "w") as output:
+            stream = output.add_stream("mpeg4", rate=10)
+            stream.width, stream.height, stream.pix_fmt = 72, 48, "yuv420p"
+            for shift in range(12):
+                frame = av.VideoFrame.from_ndarray(np.roll(picture, 3 * shift, axis=1), format="rgb24")
+                output.mux(stream.encode(frame))
+            output.mux(stream.encode(None))
+        paths.append(path)
+    return paths
+
+
+def test_eight_threads_on_one_captioner_get_the_captions_of_one_thread(clips):
+    captioner = load()
+    sources = [*clips, SAMPLE]
+    alone = {source: captioner.caption(source, num_frames=6, beam=2) for source in sources}
+    assert len({caption.log_probability for caption in alone.values()}) == len(sources)
+    order = list(itertools.islice(itertools.cycle(clips), 192)) + [SAMPLE] * 8
+    np.random.default_rng(0).shuffle(order)
+
+    def seconds(jobs):
+        with ThreadPoolExecutor(jobs) as pool:
+            start = time.perf_counter()
+            found = list(pool.map(lambda source: captioner.caption(source, num_frames=6, beam=2), order))
+            took = time.perf_counter() - start
+        assert found == [alone[source] for source in order]
+        return took
+
+    one, eight = seconds(1), seconds(8)
+    assert eight < 1.5 * one  # not slower, whatever else the machine does meanwhile
+
+
+def test_many_captions_come_in_order_with_errors_in_their_places(captioner, clips, tmp_path):
+    sound = write_audio(tmp_path / "sound.mp4")
+    sources = [clips[0], sound, clips[1].read_bytes(), tmp_path / "nowhere.mp4", [], "rtsp://me:secret@x/1", clips[2]]
+    found = list(captioner.caption_many(iter(sources), jobs=3))
+    assert found[0] == captioner.caption(clips[0])
+    assert found[2].text == captioner.caption(clips[1]).text
+    assert found[6] == captioner.caption(clips[2])
+    assert [(caption.video, caption.error) for caption in found if caption.error] == [
+        (str(sound), f"{sound}: no video stream found (streams: audio)"),
+        (str(tmp_path / "nowhere.mp4"), f"{tmp_path / 'nowhere.mp4'}: no such file"),
+        ("frames", "frames: there is no frame to caption"),
+        ("rtsp://me:***@x/1", "rtsp://me:***@x/1: a live source, which may have no end; `stream` describes those"),
+    ]
+    assert found[1].text == ""
+    assert found[1].picks == ()
+
+
+def test_a_bug_among_many_captions_is_raised(captioner, clips):
+    class Broken:
+        def pick(self, frames):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        list(captioner.caption_many(clips, picker=Broken(), jobs=2))
+
+
+def test_many_sources_are_read_as_they_are_needed(captioner, clips):
+    num_read = 0
+
+    def sources():
+        nonlocal num_read
+        for _ in range(1_000_000):
+            num_read += 1
+            yield clips[0]
+
+    found = captioner.caption_many(sources(), jobs=2)
+    for count in range(1, 6):
+        next(found)
+        assert num_read <= count + 4
+    found.close()
+    assert num_read <= 9
+
+
+def test_closing_many_captions_stops_the_one_at_work(captioner, frames):
+    num_frames = 0
+
+    def endless():
+        nonlocal num_frames
+        for frame in itertools.cycle(frames):
+            num_frames += 1
+            yield frame
+
+    found = captioner.caption_many([frames, endless(), endless()], picker=changes(), jobs=3)
+    next(found)
+    found.close()  # would wait for ever otherwise
+    stopped_at = num_frames
+    time.sleep(0.05)
+    assert num_frames == stopped_at
+
+
+def test_a_random_picker_gives_the_same_captions_with_any_number_of_jobs(captioner, clips):
+    sources = clips * 4
+    expected = [captioner.caption(source, picker=picker).picks for picker in [CoinPicker()] for source in sources]
+    found = [caption.picks for caption in captioner.caption_many(sources, picker=CoinPicker(), jobs=8)]
+    assert found == expected
 
 
 # --- The package ------------------------------------------------------------------------------------------------------
@@ -468,9 +697,15 @@ def test_every_public_name_is_there():
     for name in picknet.__all__:
         assert getattr(picknet, name) is not None
     assert picknet.load is load
-    assert dir(picknet) == sorted(picknet.__all__)
+    assert dir(picknet) == sorted([*picknet.__all__, "train"])
     with pytest.raises(AttributeError, match="module 'picknet' has no attribute 'laod'"):
         picknet.laod  # noqa: B018
+
+
+def test_training_without_its_extra_says_what_to_install():
+    code = "import sys; sys.modules['torch'] = None; import picknet; from picknet import *; evaluate; picknet.train"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
+    assert result.stderr.splitlines()[-1] == 'ImportError: picknet.train needs torch: pip install "picknet[train]"'
 
 
 def test_import_picknet_loads_nothing_heavy_and_using_it_no_torch():
@@ -482,7 +717,8 @@ def test_import_picknet_loads_nothing_heavy_and_using_it_no_torch():
     assert result.stdout == "\n\n"
 
 
-def test_an_address_is_not_captioned_and_its_password_is_not_told(captioner):
-    with pytest.raises(BadSetting) as raised:
-        captioner.caption("rtsp://me:secret@camera/1")
-    assert str(raised.value).startswith("rtsp://me:***@camera/1: an address")
+def test_a_live_address_is_refused_without_its_password_in_the_message(captioner):
+    for call in (captioner.caption, captioner.timeline, captioner.pick):
+        with pytest.raises(EndlessSource) as raised:
+            call("rtsp://me:secret@camera/1")
+        assert str(raised.value).startswith("rtsp://me:***@camera/1: a live source, which may have no end; ")

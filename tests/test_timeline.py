@@ -1,4 +1,4 @@
-"""Timelines: which segments, and files that others can read."""
+"""Timelines: how segments are found, and files that other programs can read."""
 
 import csv
 import dataclasses
@@ -19,14 +19,29 @@ import pytest
 from clips import write_audio
 from PIL import Image
 
-from picknet.captioner import Sentence, load
+from picknet.captioner import load
 from picknet.cli import main
 from picknet.picking.learned import PickNetPicker
 from picknet.picking.picker import Pick
 from picknet.picking.plain import AllPicker
+from picknet.results import Segment, Sentence
 from picknet.show import figures
 from picknet.show.figures import Storyboard, Thumbnail
-from picknet.timeline import SHORTEST, Segment, as_csv, as_json, as_srt, as_text, as_vtt, parts, readable
+from picknet.timeline import (
+    SCENE_COLUMNS,
+    SHORTEST,
+    as_chapters,
+    as_csv,
+    as_edl,
+    as_json,
+    as_jsonl,
+    as_scenes,
+    as_srt,
+    as_text,
+    as_vtt,
+    parts,
+    readable,
+)
 from picknet.video.file import UnreadableVideo
 from picknet.video.frame import Frame
 from picknet.video.live import BadSetting
@@ -36,7 +51,7 @@ def segment(start, end, text, *, picks=(), confidence=None, damage=None):
     return Segment(start, end, text, confidence, tuple(Pick(index, float(index)) for index in picks), damage)
 
 
-def told(segments):
+def times_and_texts(segments):
     return [(one.start, one.end, one.text) for one in segments]
 
 
@@ -48,37 +63,37 @@ def test_segments_that_can_be_read_stay_as_they_are():
     assert list(readable(given)) == given
 
 
-def test_neighbours_that_say_the_same_are_one():
+def test_neighbours_with_the_same_caption_become_one():
     given = [segment(0, 4, "a cat", picks=[1]), segment(4, 9, "a cat", picks=[5, 7]), segment(9, 12, "a dog")]
     joined = list(readable(given))
-    assert told(joined) == [(0, 9, "a cat"), (9, 12, "a dog")]
+    assert times_and_texts(joined) == [(0, 9, "a cat"), (9, 12, "a dog")]
     assert [pick.index for pick in joined[0].picks] == [1, 5, 7]
 
 
-def test_what_is_too_short_to_be_read_goes_along_with_the_next():
+def test_a_segment_too_short_to_be_read_joins_the_next():
     given = [segment(0, 1, "light", picks=[0]), segment(1, 6, "a cat", picks=[3]), segment(6, 7.4, "a dog", picks=[6])]
     joined = list(readable(given))
     # Nothing comes after the last: it goes along with the one before.
-    assert told(joined) == [(0, 7.4, "a cat")]
+    assert times_and_texts(joined) == [(0, 7.4, "a cat")]
     assert [pick.index for pick in joined[0].picks] == [3]  # the picks that the sentence was made from
 
 
 def test_many_short_scenes_do_not_vanish_into_one():
     given = [segment(i, i + 1, f"scene {i}") for i in range(6)]
-    assert told(readable(given)) == [(0, 2, "scene 0"), (2, 4, "scene 2"), (4, 6, "scene 4")]
+    assert times_and_texts(readable(given)) == [(0, 2, "scene 0"), (2, 4, "scene 2"), (4, 6, "scene 4")]
 
 
 def test_a_film_that_is_shorter_than_a_readable_segment_has_one():
-    assert told(readable([segment(0, 0.3, "a cat"), segment(0.3, 1.0, "a dog")])) == [(0, 1.0, "a dog")]
+    assert times_and_texts(readable([segment(0, 0.3, "a cat"), segment(0.3, 1.0, "a dog")])) == [(0, 1.0, "a dog")]
     assert list(readable([])) == []
 
 
-def test_damage_that_was_found_last_is_told():
+def test_a_joined_segment_reports_the_damage_found_last():
     given = [segment(0, 4, "a cat"), segment(4, 8, "a cat", damage="breaks off")]
     assert [one.damage for one in readable(given)] == ["breaks off"]
 
 
-def test_a_long_scene_is_told_in_parts_of_half_a_minute():
+def test_a_long_scene_is_split_into_parts_of_half_a_minute():
     frames = [Frame.from_pixels(np.zeros((4, 4, 3), np.uint8), index=i, seconds=7.0 + i) for i in range(65)]
     # The scene starts at 7 s: its parts at 7, 37 and 67 s.
     assert [[frame.index for frame in part] for part in parts(iter(frames))] == [
@@ -141,10 +156,11 @@ def first_only():
 @pytest.fixture
 def literal(captioner, monkeypatch):
     """A captioner whose sentence is its memory: the same for the same picks, another for others."""
-    def said(memory, count, beam):
+
+    def write(memory, *, beam, count=1):
         return (Sentence(memory.state().h.tobytes().hex(), -1.0),)
 
-    monkeypatch.setattr(captioner, "_said", said)
+    monkeypatch.setattr(captioner.writer, "write", write)
     return captioner
 
 
@@ -158,7 +174,7 @@ def test_a_scene_begins_with_its_first_frame_and_is_described_as_it_would_be_alo
     assert len(set(alone.values())) == 4
     # A shot of a second is a single strange frame: together with the next one it makes a scene. A scene of 40 seconds
     # has two parts, but they say the same.
-    assert told(literal.timeline(frames, picker=first_only())) == [
+    assert times_and_texts(literal.timeline(frames, picker=first_only())) == [
         (0, 5, alone[0]),
         (5, 12, alone[5]),
         (12, 17, alone[12]),
@@ -166,21 +182,21 @@ def test_a_scene_begins_with_its_first_frame_and_is_described_as_it_would_be_alo
     ]
 
 
-def test_a_short_scene_goes_along_with_the_next_one_which_has_its_say(literal):
+def test_a_short_scene_joins_the_next_one_whose_caption_is_kept(literal):
     frames = shots(5, 7, 1, 4, 10, fps=4)
     alone = {at: memory_of(literal, frames[4 * at]) for at in (0, 5, 13, 17)}
     found = list(literal.timeline(frames, fps=4, picker=first_only()))
-    assert told(found) == [(0, 5, alone[0]), (5, 12, alone[5]), (12, 17, alone[13]), (17, 27, alone[17])]
+    assert times_and_texts(found) == [(0, 5, alone[0]), (5, 12, alone[5]), (12, 17, alone[13]), (17, 27, alone[17])]
     assert [[pick.seconds for pick in one.picks] for one in found] == [[0], [5], [13], [17]]
 
 
-def test_a_long_scene_of_which_there_is_more_to_say_is_several_segments(literal):
+def test_a_long_scene_whose_parts_have_different_captions_is_several_segments(literal):
     # With all frames picked, the memory of 30 frames differs from that of 10.
     found = list(literal.timeline(shots(40), picker=AllPicker()))
     assert [(one.start, one.end, len(one.picks)) for one in found] == [(0, 30, 30), (30, 40, 10)]
 
 
-def test_a_segment_is_the_stream_of_its_scene_at_its_end(captioner):
+def test_a_segment_has_the_caption_of_a_stream_at_the_end_of_its_scene(captioner):
     frames = shots(12)
     (one,) = captioner.timeline(frames)
     updates = list(captioner.stream(frames))
@@ -196,7 +212,7 @@ def test_the_segments_of_a_file_cover_it_without_gaps(literal, film):
     assert all(one.start <= pick.seconds < one.end for one in segments for pick in one.picks)
 
 
-def test_a_film_that_breaks_off_ends_where_it_does(captioner, tmp_path):
+def test_the_timeline_of_a_cut_film_ends_at_the_cut(captioner, tmp_path):
     whole = write_film(tmp_path / "whole.avi", zip(pictures(3), (6, 6, 6), strict=True))
     content = whole.read_bytes()
     cut = tmp_path / "cut.avi"
@@ -206,7 +222,7 @@ def test_a_film_that_breaks_off_ends_where_it_does(captioner, tmp_path):
     assert segments[-1].end == pytest.approx(float(reached), abs=0.5)
 
 
-def test_a_picker_that_finds_nothing_in_a_scene_leaves_it_to_the_one_before(captioner, film):
+def test_a_scene_without_picks_belongs_to_the_segment_before(captioner, film):
     class Early:
         def pick(self, frames):
             return ((frame, Pick(frame.index, frame.seconds)) for frame in frames if frame.seconds < 10)
@@ -219,7 +235,7 @@ def test_bad_films_and_rates_are_refused(captioner, tmp_path):
         list(captioner.timeline(write_audio(tmp_path / "sound.mp4")))
     for fps in (0, -1, float("nan"), float("inf")):
         with pytest.raises(BadSetting, match=rf"^fps is {fps}: more than 0 frames a second are needed$"):
-            list(captioner.timeline("film.mp4", fps=fps))
+            captioner.timeline("film.mp4", fps=fps)
     assert list(captioner.timeline([])) == []
 
 
@@ -228,7 +244,7 @@ def resident_megabytes():
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory in use as Linux tells it")
-def test_an_hour_takes_no_more_memory_than_its_first_minutes(literal, tmp_path):
+def test_memory_does_not_grow_with_the_length_of_a_film(literal, tmp_path):
     shown = pictures(50)
     film = write_film(tmp_path / "hour.mp4", [(shown[i % 50], 20) for i in range(180)], fps=1)
     board = Storyboard(tmp_path / "board.jpg", title="hour.mp4")
@@ -279,7 +295,7 @@ def by_ffmpeg(path):
                 yield float(start), float(start + packet.duration * packet.time_base), bytes(packet).decode()
 
 
-def test_subrip_is_read_by_a_parser_of_somebody_elses(tmp_path):
+def test_subrip_is_read_by_an_independent_parser(tmp_path):
     srt = pytest.importorskip("srt")
     content = "".join(as_srt(SEGMENTS))
     cues = list(srt.parse(content, ignore_errors=False))
@@ -333,27 +349,88 @@ def test_text_is_a_line_for_each():
     )
 
 
-def test_json_is_one_object():
+def test_json_is_one_object_with_all_segments():
     segments = [SEGMENTS[0], segment(12.3456, 14.0, "", damage="it is cut")]
     content = json.loads("".join(as_json(segments, video="a", model="m")))
     assert content == {
         "video": "a",
-        "segments": [
-            {
-                "start": 0.0,
-                "end": 12.346,
-                "caption": "a man is playing a guitar",
-                "confidence": 0.7251,
-                "picks": [
-                    {"index": 3, "seconds": 3.0, "probability": None, "frame_number": None},
-                    {"index": 10, "seconds": 10.0, "probability": None, "frame_number": None},
-                ],
-            },
-            {"start": 12.346, "end": 14.0, "caption": "", "confidence": None, "picks": []},
-        ],
         "model": "m",
+        "segments": [one.to_dict() for one in segments],
         "damage": "it is cut",
     }
+    assert (content["segments"][0]["start"], content["segments"][0]["end"]) == (0.0, 12.346)
+    nothing = {"video": "a", "model": "m", "segments": [], "damage": None}
+    assert json.loads("".join(as_json([], video="a", model="m"))) == nothing
+
+
+def test_json_lines_are_an_object_for_each_segment():
+    lines = "".join(as_jsonl(SEGMENTS)).splitlines()
+    assert [json.loads(line) for line in lines] == [one.to_dict() for one in SEGMENTS]
+
+
+CUTS = [segment(0.0, 5.005, "a cat"), segment(5.005, 12.0, "a dog, eating"), segment(12.0, 3723.4, "a man")]
+
+
+def test_a_scene_list_is_that_of_pyscenedetect():
+    # What PySceneDetect 0.7.2 writes for cuts at frames 125 and 300, of 25 a second and of 29.97.
+    content = "".join(as_scenes([segment(0, 5, "a"), segment(5, 12, "b")], fps=25))
+    assert content == (
+        "Scene Number,Start Frame,Start Timecode,Start Time (seconds),End Frame,End Timecode,End Time (seconds),"
+        "Length (frames),Length (timecode),Length (seconds)\n"
+        "1,1,00:00:00.000,0.000,125,00:00:05.000,5.000,125,00:00:05.000,5.000\n"
+        "2,126,00:00:05.000,5.000,300,00:00:12.000,12.000,175,00:00:07.000,7.000\n"
+    )
+    rows = "".join(as_scenes([segment(0, 4.17, "a"), segment(4.17, 10.01, "b")], fps=30000 / 1001)).splitlines()
+    assert rows[2] == "2,126,00:00:04.171,4.171,300,00:00:10.010,10.010,175,00:00:05.839,5.839"
+
+
+def test_a_scene_list_has_the_rows_that_pyscenedetect_itself_writes():
+    scenedetect = pytest.importorskip("scenedetect")
+    from scenedetect.output import write_scene_list
+
+    for fps in (25.0, 30000 / 1001, 12.5):
+        scenes = [
+            tuple(scenedetect.FrameTimecode(round(seconds * fps), fps) for seconds in (one.start, one.end))
+            for one in CUTS
+        ]
+        expected = io.StringIO()
+        write_scene_list(expected, scenes, include_cut_list=False)
+        assert "".join(as_scenes(CUTS, fps=fps)) == expected.getvalue()
+    assert ",".join(SCENE_COLUMNS) == expected.getvalue().splitlines()[0]
+
+
+def test_an_edl_has_an_event_for_each_segment_in_frames():
+    assert "".join(as_edl(CUTS, fps=25, video="films/my film.mp4")) == (
+        "TITLE: my film\n"
+        "FCM: NON-DROP FRAME\n\n"
+        "001  AX       V     C        00:00:00:00 00:00:05:00 00:00:00:00 00:00:05:00\n"
+        "* FROM CLIP NAME: my film.mp4\n"
+        "* COMMENT: a cat\n\n"
+        "002  AX       V     C        00:00:05:00 00:00:12:00 00:00:05:00 00:00:12:00\n"
+        "* FROM CLIP NAME: my film.mp4\n"
+        "* COMMENT: a dog, eating\n\n"
+        "003  AX       V     C        00:00:12:00 01:02:03:10 00:00:12:00 01:02:03:10\n"
+        "* FROM CLIP NAME: my film.mp4\n"
+        "* COMMENT: a man\n\n"
+    )
+    # An hour at 29.97 frames a second is 107,892 frames, and 30 of them make a second of the time code.
+    lines = "".join(as_edl([segment(0, 3600, "a")], fps=30000 / 1001, video="a")).splitlines()
+    assert lines[3].endswith("00:00:00:00 00:59:56:12")
+
+
+def test_chapters_are_read_back_by_ffmpeg(tmp_path):
+    title = "a = b; # c \\ d\nin two lines"
+    segments = [segment(0.0, 5.005, title), segment(5.005, 3600.5, "a caf\N{LATIN SMALL LETTER E WITH ACUTE}")]
+    path = tmp_path / "chapters.txt"
+    path.write_text("".join(as_chapters(segments, title="film; 1")), encoding="utf-8")
+    with av.open(str(path), format="ffmetadata") as container:
+        assert container.metadata["title"] == "film; 1"
+        chapters = container.chapters()
+    found = [
+        (float(one["start"] * one["time_base"]), float(one["end"] * one["time_base"]), one["metadata"]["title"])
+        for one in chapters
+    ]
+    assert found == [(0.0, 5.005, title), (5.005, 3600.5, segments[1].text)]
 
 
 def test_csv_is_a_row_for_each():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from picknet.captioner import Captioner, NothingToCaption, load, pick
     from picknet.config import Config, load_config
-    from picknet.data.datasets import load_split
+    from picknet.data.split import load_split
     from picknet.errors import PicknetError
     from picknet.model.folder import BadModel
     from picknet.picking.budget import BudgetPicker
@@ -78,7 +78,7 @@ if not TYPE_CHECKING:  # to a type checker, __getattr__ would mean that any name
     _HOMES = {
         "captioner": {"Captioner", "NothingToCaption", "load", "pick"},
         "config": {"Config", "load_config"},
-        "data.datasets": {"load_split"},
+        "data.split": {"load_split"},
         "errors": {"PicknetError"},
         "model.folder": {"BadModel"},
         "picking.budget": {"BudgetPicker"},

@@ -131,7 +131,8 @@ class Captioner:
             try:
                 return self._caption(source, settings, on_frame=lambda seconds: check_wanted())
             except (UnreadableVideo, UnreachableSource, EndlessSource, NothingToCaption) as error:
-                return Caption("", (), 0, source_name(source), self.name, None, -math.inf, num_scenes=0, error=str(error))
+                name = source_name(source)
+                return Caption("", (), 0, name, self.name, None, -math.inf, num_scenes=0, error=str(error))
 
         if picker is not None and is_random(picker):
             jobs = 1

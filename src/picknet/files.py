@@ -1,7 +1,8 @@
-"""Files that are written whole or not at all."""
+"""Atomic writes: a file is written completely or not at all."""
 
 import contextlib
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,25 +16,21 @@ class UnwritableFile(PicknetError):
 
 @contextlib.contextmanager
 def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; what was written there replaces `path` when the block ends well.
+    """Yield a temporary path beside `path`; what was written there replaces `path` when the block succeeds.
 
     A crash, a full disk or Ctrl-C inside the block leaves `path` as it was.
     """
-    target = Path(path)
+    target = _checked(path)
     temporary: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # The suffix is kept: libraries choose a format by it.
-        handle, name = tempfile.mkstemp(prefix=f".{target.stem[:40]}-", suffix=target.suffix, dir=target.parent)
-        os.close(handle)
-        temporary = Path(name)
+        temporary = _new_file(target)
         yield temporary
-        temporary.chmod(0o666 & ~_umask())
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(target)
     except OSError as error:
-        # Only failures to write are ours to explain; an error of the block about another file is passed on as it is.
+        # Only failures to write `path` are explained here; an error of the block about another file is passed on.
         named = target if error.filename is None else Path(os.fsdecode(error.filename))
         if temporary is not None and named not in {target, temporary, *target.parents}:
             raise
@@ -44,17 +41,17 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` as UTF-8, whole or not at all."""
+    """Write `text` as UTF-8, completely or not at all."""
     with written_whole(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
-    """Raise `UnwritableFile` where nothing could be written into the folder, before there is something to write.
+    """Raise `UnwritableFile` if nothing can be written into the folder, before there is something to write.
 
-    The folder need not be there, and is not made.
+    The folder need not exist, and is not created.
     """
-    place = Path(folder).absolute()
+    place = _checked(folder).absolute()
     while not os.path.lexists(place):
         place = place.parent
     try:
@@ -64,7 +61,23 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
         raise UnwritableFile(f"{folder}: cannot be written ({error.strerror or error})") from error
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _checked(path: str | os.PathLike[str]) -> Path:
+    if "\0" in os.fspath(path):  # Python's own message differs between versions, and lexists() just says no
+        raise UnwritableFile(f"{path}: a file name cannot contain a NUL byte")
+    return Path(path)
+
+
+def _new_file(target: Path) -> Path:
+    """Create an empty file beside `target`, with the permissions of any new file.
+
+    The kernel applies the umask. `tempfile` would create a private file, and reading the umask to correct that means
+    changing it for the whole process.
+    """
+    while True:
+        # The suffix is kept: libraries choose a format by it.
+        path = target.with_name(f".{target.stem[:40]}-{secrets.token_hex(4)}{target.suffix}")
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        except FileExistsError:
+            continue
+        return path

@@ -13,7 +13,7 @@ CheckWanted = Callable[[], None]
 """Raises `NotWanted` once nobody waits for the result any more."""
 
 TASKS_AHEAD = 2
-"""Tasks read ahead for each thread: enough to keep it busy behind one slow task, few enough for tasks that are large."""
+"""Tasks read ahead for each thread: enough to keep it busy behind a slow task, few enough for tasks that are large."""
 
 
 class NotWanted(Exception):

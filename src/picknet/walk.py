@@ -18,7 +18,7 @@ from picknet.results import Picked
 from picknet.video.file import Video
 from picknet.video.frame import Frame, frames_from
 from picknet.video.live import BadSetting, Live, checked_fps
-from picknet.video.source import Source, is_live, recognised
+from picknet.video.source import Source, is_live, locate
 
 SceneRule = Callable[[Frame], bool]
 """Called with every frame in turn: whether a new scene begins with it."""
@@ -163,7 +163,7 @@ def source_name(source: Source | Live) -> str:
     if isinstance(source, Live):
         return source.name
     if isinstance(source, str | os.PathLike | int):
-        return recognised(source).name
+        return locate(source).name
     if isinstance(source, bytes | bytearray):
         return "bytes"
     return str(getattr(source, "name", "frames"))
@@ -225,8 +225,9 @@ def pick_frames(
         raise BadSetting("what to pick is open: a picker or a budget is needed")
     if isinstance(source, Live) or is_live(source):
         if picker is not None or exact:
-            what = "a picker" if picker is not None else "exact"
-            raise EndlessSource(f"{source_name(source)}: a live source, which may have no end; pick with a budget, not {what}")
+            refused = "a picker" if picker is not None else "exact"
+            name = source_name(source)
+            raise EndlessSource(f"{name}: a live source, which may have no end; pick with a budget, not with {refused}")
         opened = _follow(source, chosen, on_frame=on_frame)
     else:
         opened = open_source(source, sampling, chosen, array_samples=array_samples, on_frame=on_frame)

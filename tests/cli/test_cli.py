@@ -1,5 +1,6 @@
-import errno
 import json
+import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,119 +11,14 @@ from typing import Any
 
 import pytest
 from command import Picknet, on_linux, subprocess_of
-from PIL import Image
 
 from picknet.captioner import Caption
+from picknet.cli import main
 from picknet.cli.trainings import _TrainingWatch
 from picknet.data.split import DataFolder
 from picknet.picking.picker import Pick
 
-# --- evaluate ---
-
-
-@pytest.fixture
-def data(clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder of two clips; a third is not there and a fourth is no video."""
-    monkeypatch.setattr("picknet.metrics.meteor", lambda candidates, references: None)
-    folder = tmp_path / "data"
-    (folder / "videos").mkdir(parents=True)
-    for name in ("cat.mp4", "dog.mkv"):
-        shutil.copy(clips / name, folder / "videos")
-    (folder / "videos" / "text.mp4").write_text("no video")
-    captions = {"cat": ["a cat is sitting"], "dog": ["a dog is running"], "gone": ["a man"], "text": ["a woman"]}
-    (folder / "captions.json").write_text(json.dumps(captions))
-    return folder
-
-
-def test_evaluate_prints_one_object_with_the_contracted_keys(picknet: Picknet, data: Path, model_folder: Path) -> None:
-    options = ("--data", data, "--dataset", "folder", "--split", "all", "--model", model_folder)
-    code, out, err = picknet("evaluate", *options, "--format", "json")
-    content = json.loads(out)
-    assert (code, err) == (0, "")
-    assert {"bleu4", "rouge_l", "meteor", "cider", "mean_picks", "num_videos", "seconds", "missing"} <= content.keys()
-    assert content["num_videos"] == 2
-    assert content["missing"] == [
-        {"clip": "gone", "reason": "no video named gone"},
-        {"clip": "text", "reason": f"{data}/videos/text.mp4: not a known video format"},
-    ]
-
-
-def test_evaluate_with_several_pickers_prints_the_papers_table_and_what_is_missing(
-    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
-) -> None:
-    options = ("--data", data, "--dataset", "folder", "--split", "all", "--model", model_folder)
-    pickers = ("--picker", "picknet", "--picker", "all", "--picker", "uniform", "--picker", "random", "--k", 3)
-    code, out, _ = picknet("evaluate", *options, *pickers, "--captions", tmp_path / "said.json", "--frames", 10)
-    lines = out.splitlines()
-    assert code == 0
-    assert lines[0] == "| Model         | BLEU@4 | ROUGE-L | METEOR | CIDEr | picks | Time |"
-    labels = ["PickNet", "Baseline", "Uniform (k=3)", "Random (k=3)"]
-    assert [line.split("|")[1].strip() for line in lines[2:6]] == labels
-    assert [line.split("|")[6].strip() for line in lines[3:6]] == ["10.0", "3.0", "3.0"]
-    assert lines[7:9] == ["missing 2 clips:", "  gone: no video named gone"]
-    said = json.loads((tmp_path / "said.json").read_text())
-    assert [(row["clip"], row["picker"]) for row in said[:4]] == [
-        ("cat", "picknet"),
-        ("dog", "picknet"),
-        ("cat", "all"),
-        ("dog", "all"),
-    ]
-    assert len(said[2]["picks"]) == 10
-
-
-def test_evaluate_prints_one_result_line_by_line_and_draws_its_picks(
-    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
-) -> None:
-    options = ("--data", data, "--dataset", "folder", "--split", "all", "--model", model_folder, "--picker", "all")
-    code, out, _ = picknet("evaluate", *options, "--histograms", tmp_path / "picks.png")
-    lines = out.splitlines()
-    assert code == 0
-    # 30 frames of one clip, and all 12 of the other.
-    assert lines[0].startswith("Baseline on folder all: 2 clips, 21.0 picks a clip, ")
-    assert [line.split()[0] for line in lines[1:8]] == [
-        "BLEU@1", "BLEU@2", "BLEU@3", "BLEU@4", "ROUGE-L", "METEOR", "CIDEr",
-    ]  # fmt: skip
-    assert 'METEOR      – (needs Java and pip install "picknet[meteor]")' in lines
-    with Image.open(tmp_path / "picks.png") as picture:
-        assert picture.format == "PNG"
-
-
-def test_evaluate_tells_the_change_and_draws_examples(
-    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
-) -> None:
-    options = ("--data", data, "--dataset", "folder", "--split", "all", "--model", model_folder, "--format", "json")
-    code, out, err = picknet(
-        "evaluate", *options, "--picker", "scene", "--change", 12.5, "--examples", tmp_path / "examples.png"
-    )
-    assert (code, err) == (0, "")
-    content = json.loads(out)
-    assert (content["picker"], content["k"], content["change"]) == ("scene", None, 12.5)
-    with Image.open(tmp_path / "examples.png") as picture:
-        assert (picture.format, picture.width) == ("PNG", 1600)
-
-
-def test_compare_prints_the_tables_and_writes_them_with_the_command(
-    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from picknet.study import comparison, judging
-
-    monkeypatch.setattr(judging, "KS", range(1, 3))
-    monkeypatch.setattr(judging, "NUM_DRAWS", 2)
-    monkeypatch.setattr(comparison, "NUM_RESAMPLES", 20)
-    (tmp_path / "dog.txt").write_text("dog\n")
-    (tmp_path / "rest.txt").write_text("cat\ngone\ntext\n")
-    folds = ("--model", model_folder, "--clips", tmp_path / "dog.txt")
-    folds += ("--model", model_folder, "--clips", tmp_path / "rest.txt")
-    options = ("--data", data, "--dataset", "folder", "--split", "all", *folds, "--subsets", 2, "--seed", 3)
-    code, out, err = picknet("compare", *options, "--out", tmp_path / "out", "--cache", tmp_path / "cache")
-    assert (code, err) == (0, "")
-    assert out.startswith("2 models on folder all: 2 clips, beam 1, seed 3.\n")
-    assert "- gone: no video named gone\n" in out
-    written = (tmp_path / "out" / "comparison.md").read_text()
-    told = f"--model {model_folder} --clips {tmp_path}/dog.txt --model {model_folder} --clips {tmp_path}/rest.txt"
-    told = f"--data {data} --dataset folder --split all {told} --beam 1 --subsets 2 --seed 3"
-    assert f"$ picknet compare {told}\n" in written
-    assert len(list((tmp_path / "cache").iterdir())) == 2
+# --- report ---
 
 
 def test_report_writes_its_page_and_names_it(picknet: Picknet, tmp_path: Path) -> None:
@@ -134,6 +30,7 @@ def test_report_writes_its_page_and_names_it(picknet: Picknet, tmp_path: Path) -
     assert "| supervision |    1 |          1 |  42.0 |" in (tmp_path / "report" / "report.md").read_text()
     code, out, err = picknet("report", tmp_path, "--out", tmp_path / "other")
     assert (code, out) == (1, "")
+    assert err.startswith(f"picknet: {tmp_path}: is not a run folder: none of origin.json")
     assert err.startswith(f"picknet: {tmp_path}: is no run folder: it has none of origin.json")
 
 
@@ -209,7 +106,7 @@ def test_calibrate_tells_how_good_the_confidence_is_and_keeps_it_in_the_card(
         "split": "folder all",
     }  # fmt: skip
     _, told, _ = picknet("info", model)
-    assert "\nconfidence.ece         0.05\n" in told
+    assert re.search(r"\n  ece +0\.05\n", told)
     _, again, _ = picknet(
         "calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all", "--format", "json"
     )
@@ -372,15 +269,43 @@ def test_export_lays_more_facts_over_the_card(
 
 def test_info_tells_of_the_model_in_text_and_json(picknet: Picknet, model_folder: Path) -> None:
     code, out, _ = picknet("info", model_folder)
-    facts = {line.split(None, 1)[0]: line.split(None, 1)[1] for line in out.splitlines()}
+    facts = dict(re.split(r"  +", line.strip(), maxsplit=1) for line in out.splitlines() if "  " in line.strip())
     assert code == 0
-    assert facts["cnn"] == "efficientnet_lite0"
-    assert facts["vocabulary"] == "16"  # twelve words and four special ones
-    assert facts["trained_on"] == "nothing"
+    assert facts["CNN"] == "efficientnet_lite0, 64 x 64 pixels"
+    assert facts["words"] == "16"  # twelve words and four special ones
+    assert facts["trained on"] == "nothing"
     _, out, _ = picknet("info", model_folder, "--format", "json")
     content = json.loads(out)
     assert content["bytes"] == sum(path.stat().st_size for path in model_folder.iterdir())
     assert (content["num_frames"], content["card"]) == (30, {"trained_on": "nothing"})
+    _, out, _ = picknet("info", model_folder, "--format", "csv")
+    assert out.splitlines()[:2] == ["name,value", f"model,{model_folder}"]
+    assert out.splitlines()[-1] == "card.trained_on,nothing"
+
+
+def test_info_says_which_cider_is_greedy(picknet: Picknet, model_folder: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(model_folder, tmp_path / "model")
+    card = {
+        "description": "a test",
+        "stages": {"supervision": {"epoch": 9, "val_cider": 96.18, "val_picks": 4.0}},
+        "clips": {"train": {"used": 1200, "missing": 3}},
+        "scores": {"msvd_val": "beam 5: CIDEr 108.2"},
+        "known_failures": ["counts poorly"],
+        "licence": "Apache-2.0",
+        "colour": "red",
+    }
+    (model / "card.json").write_text(json.dumps(card))
+    _, out, _ = picknet("info", model)
+    lines = [re.sub(r"(?<=\S)  +", ": ", line) for line in out.splitlines()]
+    assert lines[0] == f"{model}: a test"
+    assert "  supervision: best epoch 9, validation CIDEr 96.18 (greedy), 4.0 picks a clip" in lines
+    assert "  msvd val: beam 5: CIDEr 108.2" in lines
+    assert "  train clips: 1,200 used, 3 missing" in lines
+    assert [line for line in lines if line and not line.startswith(" ")][1:] == [
+        "Model", "Training", "Scores", "Known failures", "More",
+    ]  # fmt: skip
+    assert lines[-3:] == ["", "More", "  colour: red"]
+    assert "  - counts poorly" in lines
 
 
 def test_help_answers_at_once_and_loads_nothing_heavy() -> None:
@@ -398,6 +323,47 @@ def test_help_answers_at_once_and_loads_nothing_heavy() -> None:
     assert done.stdout == "set()\n"
 
 
+def test_help_has_a_heading_for_every_kind_of_option_and_command(picknet: Picknet) -> None:
+    headings = [line for line in picknet("--help").out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Options:", "Describe videos:", "Train models:", "Measure models:"]
+    code, out, _ = picknet("caption", "-h")
+    assert code == 0
+    assert out.startswith("Usage: picknet caption [OPTIONS] VIDEO...\n")
+    headings = [line for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Arguments:", "Output:", "Model:", "Picking frames:", "Many videos:", "Options:"]
+    assert "[default: the model's]" in out
+    assert "..." not in picknet("--help").out.replace("COMMAND ...", "")  # no summary is cut off
+
+
+@pytest.mark.parametrize("command", ["caption", "timeline", "stream", "info"])
+def test_the_same_options_have_the_same_help_everywhere(picknet: Picknet, command: str) -> None:
+    out = picknet(command, "--help").out
+    for option in ("-f, --format FORMAT", "-o, --out", "-q, --quiet"):
+        assert option in out
+
+
+def test_a_shell_can_complete_commands_options_and_formats() -> None:
+    def completed(words: str) -> list[str]:
+        settings = {"_PICKNET_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        command = [sys.executable, "-m", "picknet"]
+        done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    assert completed("picknet ca") == ["caption", "calibrate"]
+    assert completed("picknet caption --ca") == ["--candidates"]
+    assert completed("picknet film.mp4 --ca") == ["--candidates"]
+    assert completed("picknet timeline film.mp4 --format s") == ["srt", "scenes"]
+    assert completed("picknet caption fi") == []  # the shell completes file names
+
+
+def test_the_completion_script_is_printed_for_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("typer._completion_shared.shellingham.detect_shell", lambda: ("zsh", "/bin/zsh"))
+    with pytest.raises(SystemExit) as exit:
+        main(["--show-completion"])
+    assert exit.value.code == 0
+
+
 def test_version_and_the_bare_command(picknet: Picknet) -> None:
     from importlib.metadata import version
 
@@ -410,22 +376,31 @@ def test_version_and_the_bare_command(picknet: Picknet) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["caption"], "Missing argument 'FILE"),
+        (["caption"], "Missing argument 'VIDEO"),
         (["caption", "a.mp4", "--bem", "3"], "No such option: --bem"),
         (["caption", "a.mp4", "--beam", "0"], "Invalid value for '--beam': "),
         (["caption", "a.mp4", "--candidates", "0"], "Invalid value for '--candidates': "),
         (["caption", "a.mp4", "--candidates", "51"], "Invalid value for '--candidates': "),
         (["calibrate", "--data", "."], "Missing option '--model'"),
         (["caption", "a.mp4", "--picker", "best"], "Invalid value for '--picker': "),
-        (["evaluate", "--data", ".", "--histograms", "h.pdf"], "--histograms h.pdf: a picture ends in .png, .jpg"),
+        (["evaluate", "--data", ".", "--histograms", "h.pdf"], "--histograms h.pdf: a picture ends in .png, .svg"),
         (["captoin", "a.mp4"], "No such command 'captoin'. Did you mean 'caption'? (see picknet --help)"),
+        (["evaluate", "--data", ".", "--histograms", "h.pdf"], "--histograms h.pdf: a picture ends in .png, .jpg"),
+        (["captoin", "a.mp4"], "captoin: no such command or file; did you mean caption? (see picknet --help)"),
+        (["holiday"], "holiday: no such command or file (see picknet --help)"),
+        ([""], "'': no such command or file (see picknet --help)"),
+        (["--bem", "3"], "No such option: --bem"),
+        (["caption", "a.mp4", "--out", "a.doc"], "--out a.doc: which --format?"),
+        (["caption", "a.mp4", "--out", "a.csv", "--format", "json"], "--out a.csv: is csv by its name, but --format"),
+        (["caption", "a.mp4", "-"], "-: standard input is one video, so it has to be the only one"),
+        (["stream", "a.mp4", "--format", "srt"], "Invalid value for '--format' / '-f': "),
         (
             ["caption", "a.mp4", "--k", "3"],
-            "--k 3: means nothing to picknet; uniform, random, kmeans, every and coin take a k",
+            "--k 3: does not apply to picknet, only to uniform, random, kmeans, every and coin",
         ),
         (
             ["evaluate", "--data", ".", "--picker", "coin", "--change", "9"],
-            "--change 9: means nothing to coin; scene takes it",
+            "--change 9: does not apply to coin, only to scene",
         ),
         (
             ["evaluate", "--data", ".", "--examples", "e.png", "--picker", "all", "--picker", "picknet"],
@@ -437,11 +412,11 @@ def test_version_and_the_bare_command(picknet: Picknet) -> None:
         ),
         (
             ["compare", "--data", ".", "--model", "a", "--model", "b", "--clips", "c.txt"],
-            "2 models and 1 list of clips: each --model judges the clips of one --clips",
+            "2 models and 1 list of clips: each --model needs one --clips",
         ),
         (
             ["compare", "--data", ".", "--clips", "c.txt", "--clips", "d.txt"],
-            "1 model and 2 lists of clips: each --model judges the clips of one --clips",
+            "1 model and 2 lists of clips: each --model needs one --clips",
         ),
         (["train", "no.toml", "--data", ".", "--out", "RUN"], "no.toml: cannot be read (No such file or directory)"),
     ],
@@ -490,6 +465,25 @@ def test_ctrl_c_while_the_command_line_is_read_is_told_as_well(
     monkeypatch.setattr("typer.main.get_command", interrupt)
     monkeypatch.setattr("signal.signal", lambda *_: None)  # from then on Ctrl-C would be ignored, here as well
     assert picknet("caption", "cat.mp4") == (130, "", "picknet: interrupted\n")
+
+
+@on_linux
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_sigterm_ends_with_143_and_keeps_what_was_done(
+    clips: Path, model_folder: Path, tmp_path: Path, jobs: int
+) -> None:
+    out = tmp_path / "captions.csv"
+    options = ("--model", model_folder, "--out", out, "--jobs", jobs)
+    process = subprocess_of("caption", *[clips / "dog.mkv"] * 500, *options)
+    part = tmp_path / "captions.csv.part"
+    while not part.exists() or part.read_text().count("\n") < 3:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (143, f"picknet: {part}: holds the results so far\n")
+    assert not out.exists()
+    assert part.read_text().startswith("video,caption,")
 
 
 @on_linux

@@ -543,9 +543,7 @@ def test_a_card_that_is_no_card(copy, capfd, content):
         lambda content: (30).to_bytes(8, "little") + b'{"a": {"data_offsets": "abc"}}',
         lambda content: (2**62).to_bytes(8, "little") + content[8:],
     ],
-    ids=["end cut off", "header cut off", "size cut off", "more bytes", "text", "list", "not JSON", "number", "no offsets",
-         "long header"],
-)  # fmt: skip
+)
 def test_damaged_weights(copy, capfd, damage):
     path = copy / "weights.safetensors"
     path.write_bytes(damage(path.read_bytes()))

@@ -139,6 +139,8 @@ def _sources(arguments: Sequence[str]) -> Iterator[tuple[Sequence[Source], list[
         return
     if len(arguments) > 1:
         raise BadUsage("-: standard input is one video, so it has to be the only one")
+    if sys.stdin.isatty():
+        raise BadUsage("-: standard input is a terminal; pipe a video into it")
     import shutil
     import tempfile
 

@@ -1,14 +1,23 @@
-"""`picknet evaluate`, `picknet calibrate` and `picknet compare`."""
+"""`picknet evaluate`, `picknet compare` and `picknet calibrate`.
 
+Files are written before anything is printed: `picknet compare … | head` ends with the first lines, and loses nothing.
+"""
+
+import csv
 import dataclasses
+import io
 import json
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from picknet.cli.arguments import (
+    MODEL,
+    OUTPUT,
+    PICKING,
     BadUsage,
     Beam,
     Change,
@@ -17,72 +26,108 @@ from picknet.cli.arguments import (
     Frames,
     K,
     Model,
+    Out,
+    OutputFormat,
     PickerName,
+    Quiet,
     ResultFormat,
     Seed,
     SplitName,
     Style,
-    change_of,
     check_numbers,
     chosen_picker,
-    k_of,
 )
+from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened
 from picknet.cli.terminal import many, progress, say
 
 if TYPE_CHECKING:
+    from picknet.data.split import Missing
     from picknet.show.figures import Strip
     from picknet.study.evaluation import Evaluation, Example
+
+MISSING_SHOWN = 5
+"""Missing clips that are printed by name."""
+
+Dataset = Annotated[DatasetName, typer.Option(metavar="DATASET", help=f"One of {', '.join(DatasetName)}.")]
+Clips = Annotated[SplitName, typer.Option("--split", metavar="SPLIT", help=f"One of {', '.join(SplitName)}.")]
 
 
 def evaluate(
     data: Data,
-    dataset: Annotated[DatasetName, typer.Option(help="How the captions are stored.")] = DatasetName.msvd,
-    split: Annotated[SplitName, typer.Option(help="Which clips.")] = SplitName.val,
+    dataset: Dataset = DatasetName.msvd,
+    split: Clips = SplitName.val,
+    format: OutputFormat = None,
+    out: Out = None,
+    captions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write all captions, and the missing clips with their reasons, as JSON.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    histograms: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Draw the number of picks and their positions (needs matplotlib).",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    examples: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Draw 12 clips, evenly spread over the split, with picks and captions.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    quiet: Quiet = False,
     model: Model = None,
     style: Style = None,
+    beam: Beam = None,
     picker: Annotated[
         list[PickerName] | None,
         typer.Option(
-            metavar="PICKER",
-            help=f"How frames are picked: {', '.join(PickerName)}; given several times, the paper's table.",
+            metavar="PICKER", help=f"One of {', '.join(PickerName)}; repeat it to compare several in one table.",
+            show_default="picknet", rich_help_panel=PICKING,
         ),
     ] = None,
     k: K = None,
     change: Change = None,
-    beam: Beam = None,
     frames: Frames = None,
     seed: Seed = 0,
-    format: Annotated[ResultFormat, typer.Option(help="json: one object a line.")] = ResultFormat.text,
-    captions: Annotated[Path | None, typer.Option(help="Write the captions to this JSON file.")] = None,
-    histograms: Annotated[Path | None, typer.Option(help="Draw how many frames were picked and where.")] = None,
-    examples: Annotated[
-        Path | None, typer.Option(help="Draw 12 clips, evenly spread over the split, with picks and captions.")
-    ] = None,
-) -> None:
-    """Score a model on a data set."""
+) -> None:  # fmt: skip
+    """Score a model's captions against those written by people.
+
+    \b
+    Examples:
+      picknet evaluate --data msvd/
+      picknet evaluate --data msvd/ --picker picknet --picker uniform --picker all --k 4
+      picknet evaluate --data msvd/ --format json --captions captions.json --histograms picks.png
+
+    Scores are BLEU, ROUGE-L, METEOR and CIDEr, times 100, with 95 % intervals by bootstrap over clips.
+    """
     names = list(dict.fromkeys(picker or [PickerName.picknet]))
     check_numbers(names, k, change)
-    pictures = {"--histograms": histograms, "--examples": examples}
-    for option, path in pictures.items():
-        if path and len(names) > 1:
-            raise BadUsage(f"{option} {path}: one picture shows one picker, not {len(names)}")
+    format = format_for(out, format, RESULT_SUFFIXES, default=ResultFormat.text)
+    _check_pictures({"--histograms": histograms, "--examples": examples}, len(names))
 
     import warnings
 
     from picknet.captioner import load
     from picknet.data.split import load_split
-    from picknet.files import write_text
-    from picknet.show.figures import FORMATS, example_sheet, pick_histograms, save
+    from picknet.files import check_folder
     from picknet.study import evaluation
-    from picknet.study.evaluation import examples as chosen
+    from picknet.study.charts import require_matplotlib
 
-    for option, path in pictures.items():
-        if path and path.suffix.lower() not in FORMATS:
-            raise BadUsage(f"{option} {path}: a picture ends in {', '.join(FORMATS)}")
+    if histograms:
+        require_matplotlib()
+    check_out(out)
+    for path in (captions, histograms, examples):
+        if path:
+            check_folder(path.parent)
     clips = load_split(data, dataset=dataset.value, split=split.value)
     captioner = load(model, style=style)
     rows = []
-    with progress("evaluating", len(clips.clips) * len(names)) as tick:
+    with progress("evaluating", len(clips.clips) * len(names)) as advance:
         for name in names:
             with warnings.catch_warnings(record=True) as warned:
                 row = evaluation.evaluate(
@@ -91,37 +136,62 @@ def evaluate(
                     picker=chosen_picker(
                         name, k=k, change=change, frames=frames, seed=seed, captioner=lambda: captioner
                     ),
-                    picker_name=name.value,
-                    k=k_of(name, k),
-                    change=change_of(change) if name is PickerName.scene else None,
+                    name=name.value,
                     beam=beam,
                     num_frames=frames,
-                    tick=tick,
+                    on_clip=lambda clip: advance(),
                 )
             for warning in warned:
                 say(str(warning.message))
             rows.append(row)
-            if format is ResultFormat.json:
-                print(json.dumps(row.as_json()), flush=True)
-    if format is ResultFormat.text:
-        print(evaluation.comparison_table(rows) if len(rows) > 1 else _result_text(rows[0]))
-        # Every picker is given the same clips, and reads the same ones.
-        if missing := rows[0].missing:
-            print(f"\nmissing {many(len(missing), 'clip')}:")
-            print("\n".join(f"  {clip.name}: {clip.reason}" for clip in missing), flush=True)
     if captions:
-        written = [
-            {"clip": clip, "picker": row.picker, "caption": said.text, "picks": [pick.to_dict() for pick in said.picks]}
-            for row in rows
-            for clip, said in row.captions.items()
-        ]
-        write_text(captions, json.dumps(written, indent=1, ensure_ascii=False) + "\n")
+        _write_captions(rows, captions)
     if histograms:
-        counted = pick_histograms(rows[0].pick_counts, rows[0].pick_positions, num_frames=rows[0].num_frames)
-        save(counted, histograms)
+        from picknet.study.charts import pick_histograms, save
+
+        save(pick_histograms(rows[0].pick_counts, rows[0].pick_positions, num_frames=rows[0].num_frames), histograms)
     if examples:
-        strips = [_strip(example, frames=rows[0].num_frames) for example in chosen(rows[0], clips)]
-        save(example_sheet(strips), examples)
+        from picknet.show.figures import example_sheet
+        from picknet.show.figures import save as save_image
+
+        chosen = evaluation.examples(rows[0], clips)
+        save_image(example_sheet([_strip(example, frames=rows[0].num_frames) for example in chosen]), examples)
+    with opened(out) as write:
+        if format is ResultFormat.text:
+            write(_evaluation_text(rows, captions))
+        elif format is ResultFormat.csv:
+            write(_csv([row.to_row() for row in rows]))
+        else:
+            write("".join(json.dumps(row.to_dict()) + "\n" for row in rows))
+
+
+def _check_pictures(pictures: Mapping[str, Path | None], num_pickers: int) -> None:
+    from picknet.show.figures import FORMATS
+    from picknet.study.charts import METADATA
+
+    for option, path in pictures.items():
+        formats = METADATA if option == "--histograms" else FORMATS
+        if path and path.suffix.lower() not in formats:
+            raise BadUsage(f"{option} {path}: a picture ends in {', '.join(formats)}")
+        if path and num_pickers > 1:
+            raise BadUsage(f"{option} {path}: one picture shows one picker, not {num_pickers}")
+
+
+def _write_captions(rows: Sequence["Evaluation"], path: Path) -> None:
+    from picknet.files import write_text
+
+    content: list[dict[str, Any]] = []
+    for row in rows:
+        for clip, caption in row.captions.items():
+            picks = [pick.to_dict() for pick in caption.picks]
+            content.append(
+                {"clip": clip, "picker": row.picker, "caption": caption.text, "picks": picks, "error": None}
+            )
+        for missing in row.missing:
+            content.append(
+                {"clip": missing.name, "picker": row.picker, "caption": None, "picks": [], "error": missing.reason}
+            )
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def _strip(example: "Example", *, frames: int) -> "Strip":
@@ -129,41 +199,77 @@ def _strip(example: "Example", *, frames: int) -> "Strip":
     from picknet.show.figures import Strip, Thumbnail
     from picknet.video.file import Video
 
-    picked = {pick.index for pick in example.caption.picks}
+    indices = {pick.index for pick in example.caption.picks}
     with Video(example.clip.path) as video:
-        seen = [Thumbnail.of(frame) for frame in video.sample_evenly(count=frames) if frame.index in picked]
+        thumbnails = [Thumbnail.of(frame) for frame in video.sample_evenly(count=frames) if frame.index in indices]
     note = f"{example.clip.name} · CIDEr {example.cider:.0f}"
-    return Strip(seen, example.caption.text, example.reference, note)
+    return Strip(thumbnails, example.caption.text, example.reference, note)
 
 
-def _result_text(row: "Evaluation") -> str:
-    scores = row.scores
-    lines = [
-        f"{row.label} on {row.dataset} {row.split}: {many(row.num_videos, 'clip')}, "
-        f"{row.mean_picks:.1f} picks a clip, {row.seconds:.1f} s"
-    ]
-    for name, value in (
-        ("BLEU@1", scores.bleu1),
-        ("BLEU@2", scores.bleu2),
-        ("BLEU@3", scores.bleu3),
-        ("BLEU@4", scores.bleu4),
-        ("ROUGE-L", scores.rouge_l),
-        ("METEOR", scores.meteor),
-        ("CIDEr", scores.cider),
-    ):
-        shown = '    – (needs Java and pip install "picknet[meteor]")' if value is None else f"{value:5.1f}"
-        lines.append(f"{name:7} {shown}")
-    return "\n".join(lines)
+def _evaluation_text(rows: Sequence["Evaluation"], captions: Path | None) -> str:
+    from picknet.study.evaluation import comparison_table, score_text
+
+    first = rows[0]
+    if len(rows) > 1:
+        lines = [comparison_table(rows)]
+    else:
+        lines = [
+            f"{first.label} on {first.dataset} {first.split}: {many(first.num_videos, 'clip')}, "
+            f"{first.mean_picks:.1f} picks per clip, {first.seconds:.1f} s"
+        ]
+        titles = ("BLEU@1", "BLEU@2", "BLEU@3", "BLEU@4", "ROUGE-L", "METEOR", "CIDEr")
+        for title, (metric, value) in zip(titles, dataclasses.asdict(first.scores).items(), strict=True):
+            text = '– (needs Java and pip install "picknet[meteor]")'
+            text = text if value is None else score_text(value, first.intervals.get(metric))
+            lines.append(f"{title:7} {text}")
+    if first.intervals:
+        lines.append("In brackets: 95 % interval, by bootstrap over clips.")
+    # Every picker gets the same clips and reads the same ones.
+    hint = f"in {captions}" if captions else "with --captions FILE"
+    return "\n".join([*lines, *_missing_text(first.missing, hint)]) + "\n"
+
+
+def _missing_text(missing: Sequence["Missing"], hint: str) -> list[str]:
+    """The number of missing clips, the first of them, and where to find the others."""
+    if not missing:
+        return []
+    lines = [f"missing {many(len(missing), 'clip')}:"]
+    lines += [f"  {clip.name}: {clip.reason}" for clip in missing[:MISSING_SHOWN]]
+    rest = len(missing) - MISSING_SHOWN
+    return lines + ([f"  and {rest:,} more ({hint})"] if rest > 0 else [])
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def calibrate(
-    model: Annotated[str, typer.Option(help="A model folder or a run folder; its card.json is written.")],
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="A model folder or a run folder, whose card.json is updated.")
+    ],
     data: Data,
-    dataset: Annotated[DatasetName, typer.Option(help="How the captions are stored.")] = DatasetName.msvd,
-    split: Annotated[SplitName, typer.Option(help="Which clips: some the model was not trained on.")] = SplitName.val,
-    format: Annotated[ResultFormat, typer.Option(help="json: one object.")] = ResultFormat.text,
+    dataset: Dataset = DatasetName.msvd,
+    split: Annotated[
+        SplitName, typer.Option(metavar="SPLIT", help="Clips that the model was not trained on.")
+    ] = SplitName.val,
+    format: OutputFormat = None,
+    out: Out = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Fit a model's confidence in its captions."""
+    """Fit a model's confidence in its captions.
+
+    \b
+    Example:
+      picknet calibrate --model runs/msvd --data msvd/
+
+    The two numbers that turn log-probabilities into a confidence are stored in the model's card.json.
+    """
+    format = format_for(out, format, RESULT_SUFFIXES, default=ResultFormat.text)
+
     from picknet.captioner import NothingToCaption, load
     from picknet.data.split import Missing, load_split
     from picknet.files import write_text, written_whole
@@ -173,90 +279,132 @@ def calibrate(
     clips = load_split(data, dataset=dataset.value, split=split.value)
     captioner = load(model)
     card = captioner.runtime.folder / "card.json"
-    with written_whole(card) as same:  # minutes before the new card is there to be written, tell whether one can be
+    with written_whole(card) as same:  # minutes before there is a new card, find out whether it can be written
         same.write_bytes(card.read_bytes())
-    said, missing = {}, list(clips.missing)
-    with progress("captioning", len(clips.clips)) as tick:
+    check_out(out)
+    captions, missing = {}, list(clips.missing)
+    with progress("captioning", len(clips.clips)) as advance:
         for clip in clips.clips:
             try:
-                result = captioner.caption(clip.path)
+                caption = captioner.caption(clip.path)
             except (UnreadableVideo, NothingToCaption) as error:
                 missing.append(Missing(clip.name, str(error)))
             else:
-                said[clip.name] = (result.text, result.log_probability)
-            tick()
-    fitted = confidence.calibrate(said, {clip.name: clip.captions for clip in clips.clips if clip.name in said})
-    kept = {**fitted.as_json(), "split": f"{dataset.value} {split.value}"}
-    write_text(card, json.dumps(captioner.runtime.card | {"confidence": kept}, indent=2, ensure_ascii=False) + "\n")
-    if format is ResultFormat.json:
-        bins = [dataclasses.asdict(one) for one in fitted.bins]
-        told = [{"clip": clip.name, "reason": clip.reason} for clip in missing]
-        print(json.dumps({"model": captioner.name, **kept, "bins": bins, "missing": told}))
-        return
-    print(
-        f"{captioner.name} on {kept['split']}: {many(fitted.num_clips, 'clip')}, "
-        f"{fitted.num_good} of them with a good caption (CIDEr above {confidence.GOOD_CIDER})\n"
-        f"AUC                         {fitted.auc:.3f}\n"
-        f"expected calibration error  {fitted.ece:.3f}  ({confidence.NUM_FOLDS}-fold cross-validation, "
-        f"{confidence.NUM_BINS} bins of equal width)"
-    )
-    for one in fitted.bins:
-        print(f"  confidence {one.confidence:.2f}: {one.good:.2f} good of {many(one.num_clips, 'clip')}")
-    if missing:
-        print(f"missing {many(len(missing), 'clip')}:")
-        print("\n".join(f"  {clip.name}: {clip.reason}" for clip in missing))
-    print(f"written to {card}")
+                captions[clip.name] = (caption.text, caption.log_probability)
+            advance()
+    references = {clip.name: clip.captions for clip in clips.clips if clip.name in captions}
+    fitted = confidence.calibrate(captions, references)
+    facts = {**fitted.as_json(), "split": f"{dataset.value} {split.value}"}
+    write_text(card, json.dumps(captioner.runtime.card | {"confidence": facts}, indent=2, ensure_ascii=False) + "\n")
+    result = {"model": captioner.name, **facts}
+    with opened(out) as write:
+        if format is ResultFormat.text:
+            lines = [
+                f"{captioner.name} on {facts['split']}: {many(fitted.num_clips, 'clip')}, "
+                f"{fitted.num_good} of them with a good caption (CIDEr above {confidence.GOOD_CIDER})",
+                f"AUC                         {fitted.auc:.3f}",
+                f"expected calibration error  {fitted.ece:.3f}  ({confidence.NUM_FOLDS}-fold cross-validation, "
+                f"{confidence.NUM_BINS} bins of equal width)",
+                *(
+                    f"  confidence {part.confidence:.2f}: {part.good:.2f} good of {many(part.num_clips, 'clip')}"
+                    for part in fitted.bins
+                ),
+                *_missing_text(missing, "with --format json"),
+                f"written to {card}",
+            ]
+            write("\n".join(lines) + "\n")
+        elif format is ResultFormat.csv:
+            write(_csv([result | {"num_missing": len(missing)}]))
+        else:
+            bins = [dataclasses.asdict(part) for part in fitted.bins]
+            reasons = [{"clip": clip.name, "reason": clip.reason} for clip in missing]
+            write(json.dumps(result | {"bins": bins, "missing": reasons}) + "\n")
 
 
 def compare(
     data: Data,
-    dataset: Annotated[DatasetName, typer.Option(help="How the captions are stored.")] = DatasetName.msvd,
-    split: Annotated[SplitName, typer.Option(help="Which clips.")] = SplitName.val,
+    dataset: Dataset = DatasetName.msvd,
+    split: Clips = SplitName.val,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="A folder for tables and charts (needs matplotlib).",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    quiet: Quiet = False,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="As for evaluate; given several times, each judges the clips of the --clips beside it."),
+        typer.Option(
+            metavar="MODEL", help="As for evaluate; repeat it, each with its own --clips, for cross-validation.",
+            show_default="msvd, shipped", rich_help_panel=MODEL,
+        ),
     ] = None,
     clips: Annotated[
         list[Path] | None,
-        typer.Option(help="For each model, its clips: a text file with a name a line, or the run folder of a fold."),
+        typer.Option(
+            metavar="PATH", help="The model's clips: a text file with a name per line, or the run folder of a fold.",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="A folder for the tables and pictures.")] = None,
-    beam: Annotated[int, typer.Option(min=1, help="Beam width; greedy, as many captions are written.")] = 1,
+    beam: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Beam width; 1 is greedy, which is fast.", rich_help_panel=MODEL)
+    ] = 1,
     subsets: Annotated[
-        int, typer.Option(min=0, help="Random subsets of each size that tell how much the choice matters; 0: none.")
+        int,
+        typer.Option(metavar="N", min=0, help="Random subsets of each size, to see how much the choice matters."),
     ] = 100,
-    meteor: Annotated[bool, typer.Option("--meteor", help="METEOR too: 10 seconds for 100 captions.")] = False,
-    cache: Annotated[Path | None, typer.Option(help="A folder that keeps features for the next time.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="For pickers that draw, and the bootstrap.")] = 0,
-) -> None:
-    """Draw CIDEr against mean picks, for PickNet and its rivals."""
+    meteor: Annotated[
+        bool, typer.Option("--meteor", help="Compute METEOR, too: 10 seconds per row of 100 clips.")
+    ] = False,
+    cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep CNN features for the next time.")] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of random pickers and of the bootstrap.")] = 0,
+) -> None:  # fmt: skip
+    """Compare PickNet with plain pickers: CIDEr against the number of picks.
+
+    \b
+    Example:
+      picknet compare --data msvd/ --out comparison/
+    """
     models: list[str | None] = [*model] if model else [None]
     lists = clips or []
     if len(lists) != len(models) and (lists or len(models) > 1):
-        told = f"{many(len(models), 'model')} and {many(len(lists), 'list')} of clips"
-        raise BadUsage(f"{told}: each --model judges the clips of one --clips")
+        counts = f"{many(len(models), 'model')} and {many(len(lists), 'list')} of clips"
+        raise BadUsage(f"{counts}: each --model needs one --clips")
 
     import warnings
 
     from picknet.captioner import load
     from picknet.data.split import load_split, only
-    from picknet.study import comparison
+    from picknet.files import check_folder
+    from picknet.study import comparison, comparison_page
+    from picknet.study.charts import require_matplotlib
 
+    if out:
+        require_matplotlib()
+        check_folder(out)
     whole = load_split(data, dataset=dataset.value, split=split.value)
     parts = [only(whole, path) for path in lists] or [whole]
     judges = [(load(name), part) for name, part in zip(models, parts, strict=True)]
     num_clips = sum(len(part.clips) for part in parts)
-    with progress("comparing", num_clips) as tick, warnings.catch_warnings(record=True) as warned:
+    with progress("comparing", num_clips) as advance, warnings.catch_warnings(record=True) as warned:
         result = comparison.compare(
-            judges, beam=beam, seed=seed, num_subsets=subsets, with_meteor=meteor, cache=cache, tick=tick
+            judges,
+            beam=beam,
+            seed=seed,
+            num_subsets=subsets,
+            with_meteor=meteor,
+            cache=cache,
+            on_clip=lambda clip: advance(),
         )
     for warning in warned:
         say(str(warning.message))
-    print(comparison.markdown(result))
     if out:
         words = ["--data", str(data), "--dataset", dataset, "--split", split]
         for number, name in enumerate(model or [""]):
             words += ["--model", name] if name else []
             words += ["--clips", str(lists[number])] if lists else []
         words += ["--beam", str(beam), "--subsets", str(subsets), "--seed", str(seed)]
-        comparison.write(result, out, command=shlex.join(["picknet", "compare", *words]))
+        comparison_page.write(result, out, command=shlex.join(["picknet", "compare", *words]))
+    hint = f"in {out / 'comparison.md'}" if out else "with --out DIR"
+    print("\n".join([comparison_page.tables(result), *_missing_text(result.missing, hint)]), flush=True)

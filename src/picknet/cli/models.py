@@ -13,6 +13,8 @@ from picknet.cli.arguments import Out, OutputFormat, Quiet, ResultFormat
 from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened
 
 Rows = list[tuple[str, str]]
+BULLET = "-"
+"""The name of a row that is one of a list."""
 
 
 def info(
@@ -75,6 +77,7 @@ def _page(facts: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
             ("sampled frames", f"{facts['num_frames']} of a video"),
             ("CNN", f"{facts['cnn']}, {facts['image_size']} x {facts['image_size']} pixels"),
             ("beam", str(facts["beam"])),
+            *(_rows("licence", card.pop("licence")) if "licence" in card else ()),
         ]
     }
     known = {
@@ -94,8 +97,9 @@ def _page(facts: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
             yield ""
             yield title
         for name, value in rows:
-            line = f"  {name:{indent}}{value}"
-            yield from textwrap.wrap(line, width, subsequent_indent=" " * (indent + 2)) if width else [line]
+            hang = 2 if name == BULLET else indent
+            line = f"  {name:{hang}}{value}"
+            yield from textwrap.wrap(line, width, subsequent_indent=" " * (hang + 2)) if width else [line]
 
 
 def _rows(name: str, value: Any) -> Rows:
@@ -107,7 +111,7 @@ def _rows(name: str, value: Any) -> Rows:
     if isinstance(value, dict):
         return [(_words(key), _text(one)) for key, one in value.items()]
     if isinstance(value, list):
-        return [("-", _text(one)) for one in value]
+        return [(BULLET, _text(one)) for one in value]
     return [(_words(name), _text(value))]
 
 

@@ -34,7 +34,7 @@ _DTYPES = {"f32": np.float32, "u8": np.uint8, "i64": np.int64}
 SINGLE_THREADED = frozenset({"policy", "encoder"})
 """Graphs so small that sharing an inference between two threads takes longer than the inference."""
 CACHED = frozenset({"cnn", "policy"})
-"""Graphs whose compiled form is cached on disk. The others are mostly weights: reading them takes as long as compiling."""
+"""Graphs that are cached on disk once compiled. The others are mostly weights, as slow to read as to compile."""
 MAX_IDLE_REQUESTS = 16
 """Infer requests of a graph that are kept for the next inferences, each with its buffers (1 MB for the CNN)."""
 

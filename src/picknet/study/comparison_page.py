@@ -39,12 +39,14 @@ def write(comparison: Comparison, folder: Path, *, command: str) -> None:
         save(figure, folder / f"{name}.png")
         save(figure, folder / f"{name}.svg")
     pictures = "\n\n".join(f"![{name}]({name}.png)" for name in charts)
-    parts = ["# Pickers compared", f"```console\n$ {command}\n```", pictures, markdown(comparison)]
+    parts = ["# Pickers compared", f"```console\n$ {command}\n```", pictures, tables(comparison)]
+    if comparison.missing:
+        parts += ["## Missing clips", "\n".join(f"- {clip.name}: {clip.reason}" for clip in comparison.missing)]
     write_text(folder / "comparison.md", "\n\n".join(parts) + "\n")
 
 
-def markdown(comparison: Comparison) -> str:
-    """The tables, in Markdown."""
+def tables(comparison: Comparison) -> str:
+    """The tables as Markdown."""
     cells = [["picker", "setting", "picks", "CIDEr (95 %)", "minus uniform (95 %)", "BLEU@4", "ROUGE-L", "METEOR"]]
     for row in comparison.rows:
         scores = row.scores
@@ -81,9 +83,6 @@ def markdown(comparison: Comparison) -> str:
             cells.append([str(room.size), f"{room.worst:.1f}", f"{room.mean:.1f}", f"{room.best:.1f}"])
         note = f"CIDEr of {comparison.num_subsets} random subsets of each clip's frames, averaged over the clips."
         parts += ["## How much the choice matters", note, markdown_table(cells)]
-    if comparison.missing:
-        lines = [f"- {clip.name}: {clip.reason}" for clip in comparison.missing]
-        parts += ["## Missing clips", "\n".join(lines)]
     return "\n\n".join(parts)
 
 

@@ -159,7 +159,7 @@ def _results(card: Mapping[str, Any], epochs: Sequence[Mapping[str, Any]], gaps:
             results.append(StageResult(stage, int(best["epoch"]), float(best["val_cider"]), float(best["val_picks"])))
             continue
         except (KeyError, TypeError, ValueError):
-            gaps.append(f"no {stage} in model/card.json: its best epoch is that of the highest val_cider in metrics.csv")
+            gaps.append(f"no {stage} in model/card.json: its best epoch is that of the highest CIDEr in metrics.csv")
         rows = [row for row in epochs if row["stage"] == stage and row.get("val_cider") is not None]
         if rows:
             row = max(rows, key=lambda row: (row["val_cider"], row["epoch"]))

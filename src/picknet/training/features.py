@@ -22,7 +22,7 @@ from picknet.data import BadData
 from picknet.data.split import Clip, Missing, Split
 from picknet.files import written_whole
 from picknet.training.network import CNN, gather_picked
-from picknet.video.file import UnreadableVideo, look_at
+from picknet.video.file import UnreadableVideo, pixels_and_glances
 from picknet.video.frame import GLANCE_SIZE
 from picknet.video.pictures import UnreadablePicture
 
@@ -215,7 +215,7 @@ def _decoded(jobs: list[Job], *, num_frames: int, image_size: int) -> Iterator[t
     """Decode clips side by side, in order, never more than a few ahead of the CNN."""
 
     def decode(clip: Clip) -> Decoded:
-        frames = look_at(clip.path, num_frames=num_frames, size=image_size)
+        frames = pixels_and_glances(clip.path, num_frames=num_frames, size=image_size)
         return np.stack([glance for _, glance in frames]), np.stack([pixels for pixels, _ in frames])
 
     workers = os.cpu_count() or 1

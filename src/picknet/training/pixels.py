@@ -24,7 +24,7 @@ from picknet.data import BadData
 from picknet.data.split import Clip, Missing, Split
 from picknet.errors import PicknetError
 from picknet.files import written_whole
-from picknet.video.file import UnreadableVideo, look_at
+from picknet.video.file import UnreadableVideo, pixels_and_glances
 from picknet.video.frame import GLANCE_SIZE
 from picknet.video.pictures import UnreadablePicture, is_picture
 
@@ -266,7 +266,7 @@ def _decode_chunk(jobs: list[Job], num_frames: int, size: int) -> _Decoded:
     reasons: dict[int, str] = {}
     for number, path in jobs:
         try:
-            seen = look_at(path, num_frames=num_frames, size=size)
+            seen = pixels_and_glances(path, num_frames=num_frames, size=size)
         except (UnreadableVideo, UnreadablePicture) as error:
             seen = []
             reasons[number] = str(error)

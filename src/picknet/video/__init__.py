@@ -1,1 +1,1 @@
-"""Frames out of files, pictures, cameras and streams. The only package that imports PyAV."""
+"""Frames from files, pictures, cameras and streams. The only package that imports PyAV."""

@@ -1,7 +1,7 @@
-"""A decoded frame: its glance, which picking is decided on, and its pixels, which the CNN is given."""
+"""A decoded frame: its glance, which a picker sees, and its pixels, which the CNN sees."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
 import av
@@ -10,23 +10,24 @@ from av.video.reformatter import Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-GLANCE_SIZE = 56
-"""Height and width of a glance, the small grey picture on which picking is decided."""
-_SWSCALE_COLORSPACES = frozenset({0, 1, 2, 4, 5, 6, 7, 9})
+from picknet.errors import BadSetting
 
+GLANCE_SIZE = 56
+"""Height and width of a glance, the small grey picture that a picker decides on."""
+_SWSCALE_COLORSPACES = frozenset({0, 1, 2, 4, 5, 6, 7, 9})
 _UNSPECIFIED_COLORSPACE = 2
-_STAMP_ERROR = 0.0005
-"""Seconds by which a container may round a frame's time: Matroska keeps whole milliseconds."""
-_WIDEST_PIXEL = 4.0
-"""How much longer one side of a pixel may be than the other; the widest in use are twice as wide as high."""
+_TIMESTAMP_ERROR = 0.0005
+"""Seconds by which a container may round a timestamp: Matroska stores whole milliseconds."""
+_MAX_PIXEL_ASPECT = 4.0
+"""Largest credible ratio between the sides of a pixel; the widest pixels in use are twice as wide as high."""
 
 
 class Frame:
-    """A decoded frame, held as the decoder left it.
+    """A decoded frame, kept in the decoder's pixel format: glance and pixels are computed when they are asked for.
 
-    index: its position among the sampled frames, 0, 1, 2 …
-    seconds: its presentation time, counted from the video's first frame.
-    number: its position among all frames of the video, from 0; None where they were not counted.
+    index: position among the sampled frames, 0, 1, 2 …
+    seconds: presentation time, counted from the video's first frame.
+    number: position among all frames of the video, from 0; None if they were not counted.
     """
 
     __slots__ = ("_glance", "_picture", "_pixel_aspect", "index", "number", "seconds")
@@ -40,9 +41,9 @@ class Frame:
         number: int | None = None,
         pixel_aspect: float = 1.0,
     ) -> None:
-        """pixel_aspect: how wide the picture's pixels are beside their height."""
+        """pixel_aspect: width of a pixel divided by its height."""
         if picture.colorspace not in _SWSCALE_COLORSPACES:
-            # A rare or reserved matrix that the scaler refuses; the usual one serves far better than no picture.
+            # A rare or reserved colour matrix, which the scaler refuses: slightly wrong colours beat no picture.
             picture.colorspace = _UNSPECIFIED_COLORSPACE
         self.index = index
         self.seconds = seconds
@@ -53,18 +54,20 @@ class Frame:
 
     @classmethod
     def from_pixels(cls, pixels: NDArray[np.uint8], *, index: int, seconds: float) -> Self:
-        """A frame of one's own. pixels: RGB (H, W, 3), copied."""
+        """A frame of your own pixels: RGB (H, W, 3) of uint8, copied."""
+        if not isinstance(pixels, np.ndarray):
+            raise TypeError(f"a frame is RGB (H, W, 3) of uint8, not {type(pixels).__name__}")
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
             raise ValueError(f"a frame is RGB (H, W, 3) of uint8, not {pixels.shape} of {pixels.dtype}")
         picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
         return cls(picture, index=index, seconds=seconds)
 
     def glance(self) -> NDArray[np.uint8]:
-        """The frame small, grey and upright: (56, 56), 0 black to 255 white, computed once and read-only.
+        """The frame small, grey and upright: uint8 (56, 56), 0 black to 255 white, computed once and read-only.
 
-        Each value is the mean luma of its part of the frame (interpolated where the frame is narrower than a glance).
-        It comes from the luma plane alone, without colour conversion; only the range is stretched where the video
-        keeps black at 16 and white at 235, so that every source gives the same glance of the same scene.
+        Each value is the mean luma of its part of the frame (interpolated if the frame is smaller than a glance),
+        taken from the luma plane without colour conversion. Limited range (16 to 235) is expanded, so that every source
+        gives the same glance of the same scene.
         """
         if self._glance is None:
             # Bit-exact, so that the same frame is picked on every machine.
@@ -74,27 +77,61 @@ class Frame:
         return self._glance
 
     def pixels(self, size: int | None = None) -> NDArray[np.uint8]:
-        """The frame in colour, upright and with square pixels: RGB (H, W, 3), or squashed to (size, size, 3)."""
+        """The frame upright and with square pixels: RGB uint8 (H, W, 3), or squashed to (size, size, 3)."""
         if size is None:
             return self._scaled(*sides(self._picture, self._pixel_aspect), "rgb24", Interpolation.BILINEAR)
         return self._scaled(size, size, "rgb24", Interpolation.BICUBIC)
 
+    def thumbnail(self, max_side: int) -> NDArray[np.uint8]:
+        """A small copy, upright and with square pixels: RGB uint8 (h, w, 3), neither side longer than `max_side`.
+
+        Scaled once from the decoder's format, without a conversion at full size. A smaller frame is not enlarged.
+        """
+        if max_side < 1:
+            raise BadSetting(f"max_side is {max_side}: at least 1 pixel is needed")
+        width, height = sides(self._picture, self._pixel_aspect)
+        scale = min(max_side / max(width, height), 1.0)
+        width, height = max(round(width * scale), 1), max(round(height * scale), 1)
+        return self._scaled(width, height, "rgb24", Interpolation.AREA)
+
     def _scaled(self, width: int, height: int, pixel_format: str, how: Interpolation) -> NDArray[np.uint8]:
-        # A scaler of its own for each call: one kept with the frame would weigh more than the frame, and threads
-        # for so small a task cost more than they bring.
+        # A new scaler for each call: kept with the frame it would use more memory than the frame, and threads cost
+        # more than they gain for so small a task.
         scaled = VideoReformatter().reformat(
             self._picture, width, height, format=pixel_format, interpolation=how, threads=1
         )
         return np.array(np.rot90(scaled.to_ndarray(), quarter_turns(self._picture)))
 
 
-def metronome(fps: float) -> Callable[[float], bool]:
-    """A function of ever more seconds: whether one of 0, 1/fps, 2/fps … has come since it was last called."""
+def frames_from(items: Iterable[Frame | NDArray[np.uint8]], *, fps: float = 1.0) -> Iterator[Frame]:
+    """Frames as they are; RGB arrays (H, W, 3) of uint8 as frames 1/fps seconds apart.
+
+    items: any iterable, also one array (n, H, W, 3).
+    """
+    checked_fps(fps)
+    if not isinstance(items, Iterable):
+        raise TypeError(f"frames are an iterable of frames or RGB arrays, not {type(items).__name__}")
+    if isinstance(items, np.ndarray) and items.ndim != 4:
+        raise ValueError(f"an array of frames is RGB (n, H, W, 3) of uint8, not {items.shape} of {items.dtype}")
+    return (
+        item if isinstance(item, Frame) else Frame.from_pixels(item, index=index, seconds=index / fps)
+        for index, item in enumerate(items)
+    )
+
+
+def checked_fps(fps: float) -> float:
+    if not 0 < fps < math.inf:
+        raise BadSetting(f"fps is {fps}: more than 0 frames a second are needed")
+    return fps
+
+
+def sampling_clock(fps: float) -> Callable[[float], bool]:
+    """A function of increasing seconds: whether one of 0, 1/fps, 2/fps … has been reached since the last call."""
     next_tick = 0
 
     def is_due(seconds: float) -> bool:
         nonlocal next_tick
-        ticks = (seconds + _STAMP_ERROR) * fps
+        ticks = (seconds + _TIMESTAMP_ERROR) * fps
         due = ticks >= next_tick
         next_tick = math.floor(ticks) + 1 if due else next_tick
         return due
@@ -103,16 +140,16 @@ def metronome(fps: float) -> Callable[[float], bool]:
 
 
 def pixel_aspect(stream: VideoStream) -> float:
-    """How wide its pixels are beside their height: 1 for square ones, and where nothing else can be believed."""
-    told = float(stream.sample_aspect_ratio or 1)
-    return told if 1 / _WIDEST_PIXEL <= told <= _WIDEST_PIXEL else 1.0
+    """Width of a pixel divided by its height; 1 where the stream gives no credible value."""
+    stored = float(stream.sample_aspect_ratio or 1)
+    return stored if 1 / _MAX_PIXEL_ASPECT <= stored <= _MAX_PIXEL_ASPECT else 1.0
 
 
 def sides(picture: av.VideoFrame, pixel_aspect: float) -> tuple[int, int]:
-    """Width and height of the picture with square pixels, as players show it: its height stays."""
+    """Width and height of the picture with square pixels, as players show it: the height is kept."""
     return max(round(picture.width * pixel_aspect), 1), picture.height
 
 
 def quarter_turns(picture: av.VideoFrame) -> int:
-    """How often to turn the picture left by 90° to set it upright, as its display matrix asks."""
+    """Number of 90° turns to the left that set the picture upright, from its display matrix."""
     return round(picture.rotation / 90) % 4

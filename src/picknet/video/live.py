@@ -1,11 +1,10 @@
-"""Frames from sources that come as they please: cameras, network streams, pipes, arrays of pixels.
+"""Frames from sources that set their own pace: cameras, network streams, pipes, arrays.
 
-A file waits for whoever reads it. A live source does not, so it is followed by two threads: one takes the packets as
-they arrive, one decodes them and holds the newest frames ready. Whoever is slower than the source misses frames; few
-are held, and none for longer than a second.
+A file waits for its reader. A live source does not, so two threads follow it: one receives packets as they arrive, one
+decodes them and queues the newest frames. A reader that is slower than the source misses frames: the queue is short,
+and no frame stays in it for longer than a second.
 """
 
-import collections
 import itertools
 import logging
 import math
@@ -14,63 +13,42 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, Self, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from picknet.errors import PicknetError
-from picknet.video.connection import PATIENCE, Broken, Connection
+from picknet.errors import BadSetting, PicknetError
+from picknet.video.connection import BrokenConnection, Connection
 from picknet.video.file import UnreadableVideo, Video
-from picknet.video.frame import Frame, metronome
-from picknet.video.source import Address, UnreachableSource, recognised
+from picknet.video.frame import Frame, checked_fps, frames_from, sampling_clock
+from picknet.video.frame_queue import Arrival, FrameQueue
+from picknet.video.source import Location, Pixels, Source, UnreachableSource, is_binary_file, locate
+from picknet.video.stream_clock import StreamClock
 
-Pixels = NDArray[np.uint8]
-LiveSource = str | os.PathLike[str] | int | Iterable[Frame | Pixels]
-"""A file, `-`, a camera's number, an address; or frames from anywhere, ready-made or as RGB (H, W, 3)."""
-
-MAX_HELD = 8
-"""Frames that are held for whoever captions: enough for a segment of a few seconds that arrives all at once."""
+__all__ = ["BadSetting", "Live", "LostSource", "checked_fps"]
 
 FIRST_DELAY, LONGEST_DELAY = 1.0, 30.0
 """Seconds before a lost source is tried again; they double from the first to the longest."""
 
 _LOG = logging.getLogger("picknet")
 
-_TOLERATED_STEP_BACK = 0.3
-"""Seconds by which a time stamp may be late without having been set back."""
-_TOLERATED_LEAP = 10.0
-"""Seconds by which a live source's stamps may run ahead of the clock at once: it may send whole segments."""
-
-
-class BadSetting(PicknetError):
-    """A number of frames, a budget, a rate or a style that cannot be."""
-
 
 class LostSource(PicknetError):
-    """A source that was there, broke off and did not come back."""
-
-
-def checked_fps(fps: float) -> float:
-    if not 0 < fps < math.inf:
-        raise BadSetting(f"fps is {fps}: more than 0 frames a second are needed")
-    return fps
+    """A live source that broke off and could not be reached again."""
 
 
 class Live:
     """The frames of a source, `fps` of them a second, as they come. It can be iterated once.
 
-    Files, downloads, pipes and arrays wait for whoever reads. Cameras and network streams do not, and with `realtime`
-    nothing does: files are read at their own speed, arrays are stamped by the clock. Then frames that nobody took
-    within a second are dropped.
+    Files, downloads, pipes and arrays wait for the reader. Cameras and network streams do not, and with `realtime`
+    nothing does: files are read at their own speed, arrays get the time at which they arrive. Then frames that are not
+    read within a second are dropped.
 
-    A source that sends no frame for `timeout` seconds is an error at first; later it counts as lost, and is tried again
-    `retries` times, less and less often, until frames come again. `note` is told about it in a line.
+    A source that sends no frame for `timeout` seconds is an error at first. Later it counts as lost, and is tried again
+    `retries` times at increasing intervals, until frames arrive again; `note` receives a line about each of these.
     """
 
     def __init__(
         self,
-        source: LiveSource,
+        source: Source,
         *,
         fps: float = 1.0,
         realtime: bool = False,
@@ -79,33 +57,56 @@ class Live:
         note: Callable[[str], object] = _LOG.warning,
     ) -> None:
         if not 0 < timeout < math.inf:
-            raise BadSetting(f"timeout is {timeout}: more than 0 seconds are possible")
+            raise BadSetting(f"timeout is {timeout}: more than 0 seconds are needed")
         if retries < 0:
-            raise BadSetting(f"retries is {retries}: 0 (give up at once) or more is possible")
-        self._source = recognised(source) if isinstance(source, str | os.PathLike | int) else source
+            raise BadSetting(f"retries is {retries}: 0 (give up at once) or more are possible")
         self._fps = checked_fps(fps)
         self._realtime = realtime
         self._timeout = timeout
         self._retries = retries
         self._note = note
+        self._location: Location | None = None
+        """Of a pipe, a camera or a stream."""
+        self._finite: Any = None
+        """What `Video` reads."""
+        self._given: Iterable[Frame | Pixels] = ()
+        self._frames_given: Iterator[Frame] = iter(())
+        self.name = "frames"
+        """What the source is called, without a password."""
+        self._classify(source)
         self._video: Video | None = None
         self._damage: str | None = None
-        self._handover = _Handover()
+        self._queue = FrameQueue()
         self._arrived: float | None = None
         self._lost_at: float | None = None
-        self._is_due = metronome(fps)
+        self._is_due = sampling_clock(fps)
         self.num_frames = 0
-        """Handed over so far."""
+        """Frames read so far."""
         self.seconds = 0.0
-        """When the last of them is shown, counted from the first."""
+        """Presentation time of the last of them, counted from the first."""
         self.num_reconnects = 0
         self.max_lag: float | None = None
-        """The longest lag that was told so far."""
+        """The longest lag measured so far."""
 
-    @property
-    def name(self) -> str:
-        """What the source is called; a password in its address is hidden."""
-        return self._source.name if isinstance(self._source, Address) else "frames"
+    def _classify(self, source: Source) -> None:
+        if isinstance(source, str | os.PathLike | int):
+            location = locate(source)
+            self.name = location.name
+            if location.kind == "file":
+                self._finite = location.url
+            else:
+                self._location = location
+        elif isinstance(source, bytes | bytearray):
+            self.name, self._finite = "bytes", source
+        elif is_binary_file(source):
+            self.name = source.name if isinstance(getattr(source, "name", None), str) else "file"
+            if source.seekable():
+                self._finite = source
+            else:
+                self._location = Location("pipe", self.name, "", file=source)
+        else:
+            self._given = cast("Iterable[Frame | Pixels]", source)
+            self._frames_given = frames_from(self._given, fps=self._fps)
 
     @property
     def damage(self) -> str | None:
@@ -114,17 +115,22 @@ class Live:
 
     @property
     def num_dropped(self) -> int:
-        """Frames that came too fast: wanted ones that gave way to newer ones, and coded ones that were too late."""
-        return self._handover.num_dropped
+        """Frames that came too fast: sampled ones that newer ones replaced, and packets that were skipped."""
+        return self._queue.num_dropped
 
     @property
     def lag(self) -> float | None:
-        """Seconds since the frame last handed over came in; None for a source that waits."""
+        """Seconds since the last frame that was read arrived; None for a source that waits."""
         if self._arrived is None:
             return None
         lag = time.monotonic() - self._arrived
         self.max_lag = max(lag, self.max_lag or 0.0)
         return lag
+
+    @property
+    def is_live(self) -> bool:
+        """Whether frames may come faster than they are read. For an address this is known once it is open."""
+        return self._realtime or self._location is not None
 
     def __enter__(self) -> Self:
         return self
@@ -133,14 +139,8 @@ class Live:
         self.close()
 
     def close(self) -> None:
-        """End it. A connection on which nothing arrives is left within `timeout` seconds."""
-        self._handover.close()
-
-    @property
-    def is_live(self) -> bool:
-        """Whether frames may come faster than they are taken; of an address that is known once it is open."""
-        is_file = not isinstance(self._source, Address) or self._source.kind == "file"
-        return self._realtime or not is_file
+        """End it. A connection on which nothing arrives is released within `timeout` seconds."""
+        self._queue.close()
 
     def __iter__(self) -> Iterator[Frame]:
         for frame in self._frames():
@@ -149,93 +149,92 @@ class Live:
             yield frame
 
     def _frames(self) -> Iterator[Frame]:
-        source = self._source
-        if not isinstance(source, Address):
-            return self._handed_over(self._stamped(source)) if self._realtime else self._given(source)
-        if source.kind != "file":
-            return self._handed_over(self._follow(source))
-        return self._handed_over(self._paced(source)) if self._realtime else self._file(source)
+        if self._location is not None:
+            return self._queued(self._followed(self._location))
+        if self._finite is not None:
+            return self._queued(self._paced()) if self._realtime else self._sampled()
+        return self._queued(self._timed_by_arrival()) if self._realtime else self._frames_given
 
-    # --- Without a thread ---
-
-    def _given(self, items: Iterable[Frame | Pixels]) -> Iterator[Frame]:
-        """Ready-made frames as they are, arrays 1 / fps seconds apart."""
-        for index, item in enumerate(items):
-            yield item if isinstance(item, Frame) else Frame.from_pixels(item, index=index, seconds=index / self._fps)
-
-    def _file(self, source: Address) -> Iterator[Frame]:
-        with Video(source.address) as self._video:
+    def _sampled(self) -> Iterator[Frame]:
+        """The frames of a finite video."""
+        with Video(self._finite) as self._video:
             yield from self._video.sample_by_time(fps=self._fps)
 
-    # --- In a thread of its own ---
+    # --- In a second thread ---
 
-    def _handed_over(self, moments: Iterator["_Moment"]) -> Iterator[Frame]:
-        """The frames that a thread gets from `moments`, as far as they are wanted and taken in time."""
-        handover = self._handover
+    def _queued(self, arrivals: Iterator[Arrival]) -> Iterator[Frame]:
+        """The frames that a thread reads from `arrivals` and puts into the queue."""
+        queue = self._queue
 
         def read() -> None:
             try:
-                for moment in moments:
-                    if not handover.put(moment):
+                for arrival in arrivals:
+                    if not queue.put(arrival):
                         break
-                handover.end(None)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is raised where the frames are wanted
-                handover.end(error)
+                queue.end(None)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is raised in the reader's thread
+                queue.end(error)
 
         threading.Thread(target=read, name="picknet live", daemon=True).start()
         try:
             for index in itertools.count():
-                moment = handover.take(math.inf if index else self._timeout)
-                if moment is None:
+                arrival = queue.take(math.inf if index else self._timeout)
+                if arrival is None:
                     return
-                moment.frame.index = index
-                self._arrived = moment.arrived if handover.drops else None
-                yield moment.frame
+                arrival.frame.index = index
+                self._arrived = arrival.arrived if queue.drops else None
+                yield arrival.frame
         except TimeoutError:
             raise UnreachableSource(f"{self.name}: no frame came within {self._timeout:g} s") from None
         finally:
             self.close()
 
-    def _paced(self, source: Address) -> "Iterator[_Moment]":
+    def _paced(self) -> Iterator[Arrival]:
         """The frames of a file, none before its time."""
         start = time.monotonic()
-        for frame in self._file(source):
-            self._handover.sleep(start + frame.seconds - time.monotonic())
-            yield _Moment(frame, time.monotonic())
+        for frame in self._sampled():
+            self._queue.sleep(start + frame.seconds - time.monotonic())
+            yield Arrival(frame, time.monotonic())
 
-    def _stamped(self, items: Iterable[Frame | Pixels]) -> "Iterator[_Moment]":
-        """Frames from anywhere with the time at which they came, where one is wanted."""
+    def _timed_by_arrival(self) -> Iterator[Arrival]:
+        """The arrays that arrive when a frame is due, with the time of their arrival."""
         start, next_tick = None, 0
-        for item in items:
+        for item in self._given:
             now = time.monotonic()
             start = now if start is None else start
             ticks = (now - start) * self._fps
             if ticks >= next_tick:
                 next_tick = math.floor(ticks) + 1
                 frame = item if isinstance(item, Frame) else Frame.from_pixels(item, index=0, seconds=now - start)
-                yield _Moment(frame, now)
+                yield Arrival(frame, now)
 
-    def _follow(self, source: Address) -> "Iterator[_Moment]":
-        """The frames wanted of an address, over all its connections."""
-        clock = _Clock()
+    def _followed(self, location: Location) -> Iterator[Arrival]:
+        """The frames that are due, over all connections to a source."""
+        clock = StreamClock()
         attempt = 0
         while True:
             before = clock.now
             is_over = False
             try:
-                connection = Connection(source, timeout=self._timeout, realtime=self._realtime)
-                yield from self._wanted(connection, clock)
+                connection = Connection(
+                    location,
+                    timeout=self._timeout,
+                    realtime=self._realtime,
+                    note=self._note,
+                    on_data=self._queue.keep_alive,
+                )
+                yield from self._due_frames(connection, clock)
                 reason = "the source ended"
                 is_over = connection.ends and (connection.is_complete or clock.now == before)
-            except (Broken, UnreachableSource, UnreadableVideo) as error:
-                if not clock.started and not isinstance(error, Broken):
+            except (BrokenConnection, UnreachableSource, UnreadableVideo) as error:
+                if not clock.started and not isinstance(error, BrokenConnection):
                     raise
                 reason = str(error).removeprefix(f"{self.name}: ")
-            if not clock.started:  # nothing was lost: it never came
+            if not clock.started:  # it is not lost: it was never there
                 raise UnreachableSource(f"{self.name}: no frame came ({reason})")
-            if is_over or self._handover.closed:
+            if is_over or self._queue.closed:
                 return
-            if source.kind == "pipe":  # it cannot be opened again
+            if location.kind == "pipe":  # it cannot be opened again
                 self._damage = self._damage or f"it breaks off after {clock.now:.1f} s ({reason})"
                 return
             if clock.now > before:
@@ -247,143 +246,30 @@ class Live:
             attempt += 1
             self._lost_at = self._lost_at or time.monotonic()
             self._note(f"{self.name}: lost ({reason}); trying again in {delay:g} s ({attempt} of {self._retries})")
-            self._handover.sleep(delay)
+            self._queue.sleep(delay)
 
-    def _wanted(self, connection: Connection, clock: "_Clock") -> "Iterator[_Moment]":
-        """The frames wanted of one connection."""
-        self._handover.drops = not connection.waits
+    def _due_frames(self, connection: Connection, clock: StreamClock) -> Iterator[Arrival]:
+        """The frames that are due, of one connection."""
+        self._queue.drops = not connection.waits
         clock.connect(step=connection.step, live=not connection.waits)
         start = time.monotonic()
-        pictures = connection.pictures(is_wanted=lambda: not self._handover.closed, drop=self._handover.drop)
-        for picture, stamp, arrived in pictures:
-            seconds = clock.seconds(stamp, arrived)
+        pictures = connection.pictures(is_wanted=lambda: not self._queue.closed, drop=self._queue.drop)
+        for picture, timestamp, arrived in pictures:
+            seconds = clock.seconds(timestamp, arrived)
             if seconds is None:
-                continue  # it was there before a download broke off
+                continue  # it came before the download broke off
             if self._lost_at is not None:
-                self._note(f"{self.name}: is back after {time.monotonic() - self._lost_at:.0f} s")
+                self._note(f"{self.name}: back after {time.monotonic() - self._lost_at:.0f} s")
                 self.num_reconnects, self._lost_at = self.num_reconnects + 1, None
-            if connection.undecodable and not self._damage:
-                self._damage = f"some of its data cannot be decoded, the first after {seconds:.1f} s"
+            self._record_damage(connection, seconds)
             if not self._is_due(seconds):
                 continue
             if not (connection.waits or connection.arrives):
-                self._handover.sleep(start + seconds - time.monotonic())
+                self._queue.sleep(start + seconds - time.monotonic())
                 arrived = time.monotonic()
-            frame = Frame(picture, index=0, seconds=seconds, pixel_aspect=connection.pixel_aspect)
-            yield _Moment(frame, arrived)
+            yield Arrival(Frame(picture, index=0, seconds=seconds, pixel_aspect=connection.pixel_aspect), arrived)
+        self._record_damage(connection, clock.now)
+
+    def _record_damage(self, connection: Connection, seconds: float) -> None:
         if connection.undecodable and not self._damage:
-            self._damage = f"some of its data cannot be decoded, the first after {clock.now:.1f} s"
-
-
-class _Moment(NamedTuple):
-    frame: Frame
-    arrived: float
-    """When it came in, by the monotonic clock."""
-
-
-class _Handover:
-    """The newest frames, on their way from the thread that decodes to the one that captions."""
-
-    def __init__(self) -> None:
-        self.drops = True
-        """Whether frames that are not taken in time give way to newer ones; otherwise the newer ones wait."""
-        self.num_dropped = 0
-        self.closed = False
-        """By the one who takes."""
-        self._changed = threading.Condition()
-        self._moments: collections.deque[_Moment] = collections.deque()
-        self._ended = False
-        self._error: Exception | None = None
-
-    def put(self, moment: _Moment) -> bool:
-        """Hand a frame over; False where nobody wants more."""
-        with self._changed:
-            if not self.drops:
-                self._changed.wait_for(lambda: len(self._moments) < MAX_HELD or self.closed)
-            self._moments.append(moment)
-            if self.drops:
-                self._drop_old()
-            self._changed.notify_all()
-            return not self.closed
-
-    def _drop_old(self) -> None:
-        now = time.monotonic()
-        while len(self._moments) > MAX_HELD or (len(self._moments) > 1 and now - self._moments[0].arrived > PATIENCE):
-            self._moments.popleft()
-            self.drop()
-
-    def drop(self) -> None:
-        self.num_dropped += 1
-
-    def end(self, error: Exception | None) -> None:
-        """Nothing more will come; an error is raised after what is still to be taken."""
-        with self._changed:
-            self._ended, self._error = True, error
-            self._changed.notify_all()
-
-    def take(self, timeout: float) -> _Moment | None:
-        """The next frame, once there is one; None at the end. TimeoutError: none came for so many seconds."""
-        deadline = time.monotonic() + timeout
-        with self._changed:
-            while not self._moments and not self._ended:
-                if time.monotonic() > deadline:
-                    raise TimeoutError
-                self._changed.wait(0.2)  # in short waits, so that Ctrl-C is heard on every system
-            if self.drops:
-                self._drop_old()
-            moment = self._moments.popleft() if self._moments else None
-            self._changed.notify_all()
-        if moment is None and self._error is not None:
-            raise self._error
-        return moment
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass in the thread that puts, unless nobody takes any more."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.closed, max(seconds, 0.0))
-
-    def close(self) -> None:
-        with self._changed:
-            self.closed = True
-            self._changed.notify_all()
-
-
-class _Clock:
-    """Seconds since the first frame of a source, ever increasing, whatever its time stamps do."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.started = False
-        self._start = math.inf
-        """The stamp of second 0; inf where the next stamp, whatever it is, follows on the last."""
-        self._last_stamp = -math.inf
-        self._arrived = math.inf
-        self._step = 0.0
-        self._live = self._resumes = False
-
-    def connect(self, *, step: float, live: bool) -> None:
-        """A new connection: to a live source, for which time has passed, or to one that starts from its beginning.
-
-        step: seconds from frame to frame, where nothing tells better.
-        """
-        self._step, self._live, self._resumes = step, live, self.started and not live
-        if live:
-            self._start = math.inf
-
-    def seconds(self, stamp: float | None, arrived: float) -> float | None:
-        """When a frame is shown, by its stamp where that can be believed; None for one that was there already."""
-        if self._resumes and stamp is not None and stamp <= self._last_stamp:
-            return None
-        self._resumes = False
-        passed = max(arrived - self._arrived, self._step) if self._live else self._step
-        before = self.now if self.started else -passed
-        seconds = math.nan if stamp is None else stamp - self._start
-        latest = before + passed + _TOLERATED_LEAP if self._live else math.inf
-        if not before - _TOLERATED_STEP_BACK <= seconds <= latest:  # also where there is no stamp: nan is nowhere
-            seconds = before + passed
-            self._start = math.inf if stamp is None else stamp - seconds
-        elif seconds <= before:
-            seconds = before + self._step
-        self.now, self.started, self._arrived = seconds, True, arrived
-        self._last_stamp = self._last_stamp if stamp is None else stamp
-        return seconds
+            self._damage = f"some of its data cannot be decoded, the first after {seconds:.1f} s"

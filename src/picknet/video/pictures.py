@@ -1,4 +1,4 @@
-"""Still pictures, read as a CNN is given them."""
+"""Still pictures, decoded to the input of the CNN."""
 
 import os
 import warnings
@@ -15,32 +15,32 @@ if TYPE_CHECKING:
 
 
 PICTURE_SUFFIXES = frozenset({".avif", ".bmp", ".jpeg", ".jpg", ".png", ".webp"})
-"""The same for pictures."""
+"""Lower-case file name endings of pictures."""
 
 
 class UnreadablePicture(PicknetError):
-    """A file that is no picture; the message starts with its path."""
+    """A file that is not a picture; the message starts with its path."""
 
 
 def is_picture(path: str | os.PathLike[str]) -> bool:
-    """Whether the file's name is a picture's."""
+    """Whether the file is a picture by its name."""
     return Path(path).suffix.lower() in PICTURE_SUFFIXES
 
 
 def read_picture(path: str | os.PathLike[str], size: int) -> NDArray[np.uint8]:
-    """The picture in colour and upright, squashed to (size, size, 3): RGB, over white where it is see-through.
+    """The picture upright, squashed to RGB uint8 (size, size, 3), transparent parts on white.
 
-    Of an animated one it is the first frame.
+    Of an animated picture: the first frame.
     """
     from PIL import Image, UnidentifiedImageError
 
     try:
-        # Pillow warns of a picture so big that it may be a trap; its other warnings are about metadata.
+        # Pillow warns of pictures so large that they may be an attack; its other warnings are about metadata.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=_PICTURE_FORMATS) as picture:
-                picture.draft(None, (size, size))  # a big JPEG is decoded at the smallest scale that suffices
+                picture.draft(None, (size, size))  # decodes a large JPEG at the smallest sufficient scale
                 turns, mirrored = _UPRIGHT.get(picture.getexif().get(_ORIENTATION, 1), (0, False))
                 square = _opaque(picture).resize((size, size), Image.Resampling.BICUBIC, reducing_gap=2.0)
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
@@ -48,7 +48,7 @@ def read_picture(path: str | os.PathLike[str], size: int) -> NDArray[np.uint8]:
         raise UnreadablePicture(f"{path}: too big a picture (at most {limit:.0f} million pixels)") from None
     except UnidentifiedImageError:
         raise UnreadablePicture(f"{path}: not a known picture format ({', '.join(_PICTURE_FORMATS)})") from None
-    except Exception as error:  # Pillow's readers meet damage with errors of every kind
+    except Exception as error:  # Pillow's readers raise errors of every kind on damage
         what = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise UnreadablePicture(f"{path}: cannot be read ({what})") from error
     pixels = np.asarray(square)
@@ -56,19 +56,19 @@ def read_picture(path: str | os.PathLike[str], size: int) -> NDArray[np.uint8]:
 
 
 _PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "GIF")
-"""What a picture may be, whatever its name says. Some of the other formats that Pillow knows start programs."""
+"""Accepted formats, whatever the file's name says. Some other formats of Pillow start programs."""
 _ORIENTATION = 0x0112
 
 _UPRIGHT = {2: (0, True), 3: (2, False), 4: (2, True), 5: (1, True), 6: (3, False), 7: (3, True), 8: (1, False)}
-"""EXIF orientation → how often to turn the picture left by 90° to set it upright, and whether to mirror it before."""
+"""EXIF orientation → number of 90° turns to the left that set the picture upright, and whether to mirror it first."""
 
 
 def _opaque(picture: "Image") -> "Image":
-    """The picture as RGB, over white where it is see-through."""
+    """The picture as RGB, transparent parts on white."""
     from PIL import Image
 
     if picture.mode.startswith("I"):
-        # Grey in 16 bits, of which Pillow would keep only what is darker than 256. 65535 / 257 = 255.
+        # 16-bit grey, which Pillow would clip at 255. 65535 / 257 = 255.
         grey = np.rint(np.clip(np.asarray(picture, np.float64), 0, 65535) / 257)
         return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
     if picture.has_transparency_data:

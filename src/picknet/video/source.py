@@ -1,80 +1,159 @@
-"""What a source is, told by its name: a file, a pipe, a camera or a network address."""
+"""What a source is, by its type and name: a file, a pipe, a camera, a network address, or frames."""
 
 import os
 import re
 import stat
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Literal, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
 
 from picknet.errors import PicknetError
+from picknet.video.frame import Frame
+
+Pixels = NDArray[np.uint8]
+Source = str | os.PathLike[str] | int | bytes | bytearray | BinaryIO | Pixels | Iterable[Frame | Pixels]
+"""Everything that frames can be read from.
+
+A path or `-` (standard input), an address, a camera number; the bytes of a video file or a binary file opened for
+reading; one array (n, H, W, 3) or any iterable of frames and RGB arrays (H, W, 3), uint8.
+"""
+
+VIDEO_SUFFIXES = frozenset(
+    {".3gp", ".avi", ".flv", ".gif", ".h264", ".h265", ".hevc", ".m2ts", ".m4v"}
+    | {".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"}
+)
+"""Lower-case file name endings of videos, except for `TRANSPORT_SUFFIXES`."""
+TRANSPORT_SUFFIXES = frozenset({".ts", ".mts"})
+"""Endings of MPEG transport streams and of TypeScript: only the content tells which."""
+
+_TRANSPORT_PACKETS = ((0, 188), (4, 192))
+"""Offset of the sync byte 0x47 and packet size: MPEG-TS as broadcast, and as cameras write it (M2TS)."""
 
 _CAMERAS = {
     "linux": ("v4l2", "/dev/video{}", ()),
     "darwin": ("avfoundation", "{}", (("framerate", "30"),)),
 }
-"""How FFmpeg calls a camera by its number: format, name, options."""
+"""How FFmpeg addresses a camera by its number: format, name, options."""
 _OPTIONS = {
-    "rtsp": (("rtsp_flags", "prefer_tcp"),),  # over UDP, packets are lost
+    "rtsp": (("rtsp_flags", "prefer_tcp"),),  # over UDP, packets get lost
     "udp": (("overrun_nonfatal", "1"),),
 }
+_SHORT_ANALYSIS = ("analyzeduration", "1000000")
+"""Analyse one second of a stream, not five: the first frames are delayed by this time."""
 
-_BRIEF = ("analyzeduration", "1000000")
-"""A second of looking at what a source sends, not five: by so much the first frames are late."""
+
+class UnreadableVideo(PicknetError):
+    """A video that yields no frame; the message starts with its name, without a password."""
 
 
 class UnreachableSource(PicknetError):
-    """A source that no frame can be had from; the message starts with its name, without a password."""
+    """A live source that yields no frame; the message starts with its name, without a password."""
 
 
 @dataclass(frozen=True)
-class Address:
+class Location:
     kind: Literal["file", "pipe", "camera", "network"]
     name: str
-    """For people: without a password."""
-    address: str
+    """For messages: without a password."""
+    url: str
     """For FFmpeg."""
     format: str | None = None
     options: tuple[tuple[str, str], ...] = ()
+    file: BinaryIO | None = None
+    """The open pipe, where one was passed in."""
 
     @property
     def scheme(self) -> str:
-        return self.address.partition("://")[0].lower()
+        return self.url.partition("://")[0].lower()
 
 
-def recognised(source: str | os.PathLike[str] | int) -> Address:
-    """What a source is: `-`, a camera's number or device, anything with ://, a file or a named pipe."""
-    text = str(source) if isinstance(source, int) else os.fspath(source)
+def locate(source: str | os.PathLike[str] | int) -> Location:
+    """Classify a source by its name. An existing path is a file or a pipe, whatever it is called."""
+    if isinstance(source, int):
+        return _camera(source)
+    text = os.fspath(source)
     if text == "-":
-        return Address("pipe", "standard input", "-")
-    if re.fullmatch(r"\d+", text):
-        if sys.platform not in _CAMERAS:
-            raise UnreachableSource(
-                f"camera {text}: cameras have numbers on Linux and macOS; elsewhere give the frames of another library"
-            )
-        format, pattern, options = _CAMERAS[sys.platform]
-        return Address("camera", f"camera {text}", pattern.format(text), format, options)
+        return Location("pipe", "standard input", "-")
     if re.fullmatch(r"/dev/video\d+", text):
-        return Address("camera", text, text, "v4l2")
+        return Location("camera", text, text, "v4l2")
+    if os.path.lexists(text):
+        return Location("pipe" if _is_pipe(text) else "file", text, text)
+    if re.fullmatch(r"\d+", text):
+        return _camera(int(text))
     if "://" in text:
         scheme = text.partition(":")[0].lower()
-        return Address("network", without_password(text), text, options=(_BRIEF, *_OPTIONS.get(scheme, ())))
-    try:
-        is_pipe = stat.S_ISFIFO(os.stat(text).st_mode)
-    except (OSError, ValueError):  # whatever is wrong with the file, it is said when it is opened
-        is_pipe = False
-    return Address("pipe" if is_pipe else "file", text, text)
+        options = (_SHORT_ANALYSIS, *_OPTIONS.get(scheme, ()))
+        return Location("network", without_password(text), text, options=options)
+    return Location("file", text, text)
+
+
+def is_address(source: object) -> bool:
+    """Whether the source is a network address (rtsp://, http:// …) and not an existing file."""
+    return isinstance(source, str | os.PathLike) and locate(source).kind == "network"
+
+
+def is_live(source: object) -> bool:
+    """Whether the source may have no end: a camera, a pipe, a stream. No connection is made to find out.
+
+    An http(s) address is taken for a finite file where its path ends like a video file (`VIDEO_SUFFIXES`).
+    """
+    if is_binary_file(source):
+        return not source.seekable()
+    if not isinstance(source, str | os.PathLike | int):
+        return False
+    location = locate(source)
+    if location.scheme in ("http", "https"):
+        path = re.split("[?#]", location.url, maxsplit=1)[0]
+        return PurePosixPath(path).suffix.lower() not in VIDEO_SUFFIXES
+    return location.kind != "file"
+
+
+def is_binary_file(source: object) -> TypeGuard[BinaryIO]:
+    """Whether the source is an open file (text files included: they are refused with a message of their own)."""
+    return all(hasattr(source, method) for method in ("read", "seek", "tell", "seekable"))
+
+
+def is_video_file(path: str | os.PathLike[str]) -> bool:
+    """Whether the file is a video by its name; .ts and .mts by the sync bytes of MPEG-TS, since TypeScript is not."""
+    suffix = Path(path).suffix.lower()
+    return suffix in VIDEO_SUFFIXES or (suffix in TRANSPORT_SUFFIXES and _is_transport_stream(path))
 
 
 def without_password(address: str) -> str:
-    """The address with stars for its password, and for what looks like one among its parameters."""
+    """The address with *** for its password, and for query parameters that look like one."""
     scheme, colon, rest = address.partition("://")
     host = re.split(r"[/?#]", rest, maxsplit=1)[0]
     if "@" not in host and ":" in host and not host.startswith("["):
-        # Maybe a password with a slash in it, not written as %2F; where it is a port before a path, little is lost.
+        # Possibly a password with an unescaped slash. If it is a port before a path, little is hidden needlessly.
         host = rest.partition("?")[0] if re.fullmatch(r"[^:]*:\d*", host) else rest
     credentials, at, _ = host.rpartition("@")
     user, has_password, _ = credentials.partition(":")
     hidden = f"{user}:***" if has_password else user
     shown = f"{scheme}{colon}{hidden}{at}{rest[len(credentials) + len(at):]}"
     return re.sub(r"(?i)([?&;][^=&;]*(?:pass|pwd|token|secret|key|auth|sig)[^=&;]*=)[^&;#]+", r"\1***", shown)
+
+
+def _camera(number: int) -> Location:
+    format, pattern, options = _CAMERAS.get(sys.platform, (None, "{}", ()))
+    return Location("camera", f"camera {number}", pattern.format(number), format, options)
+
+
+def _is_pipe(path: str) -> bool:
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:  # reported when the file is opened
+        return False
+
+
+def _is_transport_stream(path: str | os.PathLike[str]) -> bool:
+    try:
+        with open(path, "rb") as file:
+            start = file.read(5 * 192)
+    except (OSError, ValueError):
+        return False
+    return any(len(start) > 2 * size and set(start[first::size]) == {0x47} for first, size in _TRANSPORT_PACKETS)

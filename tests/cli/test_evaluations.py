@@ -1,0 +1,337 @@
+"""`picknet evaluate`, `picknet compare` and `picknet calibrate`."""
+
+import csv
+import errno
+import importlib.util
+import io
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import Picknet, on_linux
+from PIL import Image
+
+from picknet.captioner import Caption
+from picknet.picking.picker import Pick
+
+# --- evaluate ---
+
+
+@pytest.fixture
+def data(clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder of two clips; a third does not exist and a fourth is not a video. METEOR is switched off."""
+    monkeypatch.setattr("picknet.metrics.meteor", lambda candidates, references: None)
+    folder = tmp_path / "data"
+    (folder / "videos").mkdir(parents=True)
+    for name in ("cat.mp4", "dog.mkv"):
+        shutil.copy(clips / name, folder / "videos")
+    (folder / "videos" / "text.mp4").write_text("no video")
+    captions = {"cat": ["a cat is sitting"], "dog": ["a dog is running"], "gone": ["a man"], "text": ["a woman"]}
+    (folder / "captions.json").write_text(json.dumps(captions))
+    return folder
+
+
+def folder_options(data: Path, model: Path) -> tuple[object, ...]:
+    return ("--data", data, "--dataset", "folder", "--split", "all", "--model", model)
+
+
+@pytest.mark.parametrize("format", ["json", "jsonl"])
+def test_evaluate_prints_one_object_per_picker_with_all_keys(
+    picknet: Picknet, data: Path, model_folder: Path, format: str
+) -> None:
+    options = (*folder_options(data, model_folder), "--format", format)
+    code, out, err = picknet("evaluate", *options, "--picker", "picknet", "--picker", "all")
+    assert (code, err) == (0, "")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["picker"] for row in rows] == ["picknet", "all"]
+    keys = {"bleu4", "rouge_l", "meteor", "cider", "intervals", "mean_picks", "num_videos", "seconds", "missing"}
+    for row in rows:
+        assert keys <= row.keys()
+        assert row["num_videos"] == 2
+        low, high = row["intervals"]["cider"]
+        assert low <= row["cider"] <= high
+        assert row["intervals"]["meteor"] is None
+        assert row["missing"] == [
+            {"clip": "gone", "reason": "no video named gone"},
+            {"clip": "text", "reason": f"{data}/videos/text.mp4: not a known video format"},
+        ]
+
+
+def test_evaluate_prints_a_csv_row_per_picker(
+    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    pickers = ("--picker", "picknet", "--picker", "uniform", "--k", 3)
+    code, out, err = picknet("evaluate", *folder_options(data, model_folder), *pickers, "--out", tmp_path / "s.csv")
+    assert (code, out, err) == (0, "", "")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "s.csv").read_text())))
+    assert [(row["picker"], row["k"]) for row in rows] == [("picknet", ""), ("uniform", "3.0")]
+    assert {row["num_missing"] for row in rows} == {"2"}
+    for row in rows:
+        assert float(row["cider_low"]) <= float(row["cider"]) <= float(row["cider_high"])
+        assert row["meteor"] == row["meteor_low"] == ""
+
+
+def test_evaluate_with_several_pickers_prints_the_papers_table_and_the_missing_clips(
+    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    options = folder_options(data, model_folder)
+    pickers = ("--picker", "picknet", "--picker", "all", "--picker", "uniform", "--picker", "random", "--k", 3)
+    code, out, _ = picknet("evaluate", *options, *pickers, "--captions", tmp_path / "captions.json", "--frames", 10)
+    lines = out.splitlines()
+    assert code == 0
+    header = ["Model", "BLEU@4", "ROUGE-L", "METEOR", "CIDEr (95 %)", "picks", "Time"]
+    assert [cell.strip() for cell in lines[0].split("|")[1:-1]] == header
+    labels = ["PickNet", "Baseline", "Uniform (k=3)", "Random (k=3)"]
+    assert [line.split("|")[1].strip() for line in lines[2:6]] == labels
+    assert [line.split("|")[6].strip() for line in lines[3:6]] == ["10.0", "3.0", "3.0"]
+    assert lines[6:9] == [
+        "In brackets: 95 % interval, by bootstrap over clips.",
+        "missing 2 clips:",
+        "  gone: no video named gone",
+    ]
+    written = json.loads((tmp_path / "captions.json").read_text())
+    assert [(row["clip"], row["picker"]) for row in written[:6]] == [
+        ("cat", "picknet"),
+        ("dog", "picknet"),
+        ("gone", "picknet"),
+        ("text", "picknet"),
+        ("cat", "all"),
+        ("dog", "all"),
+    ]
+    assert (written[2]["caption"], written[2]["error"]) == (None, "no video named gone")
+    assert written[4]["error"] is None
+    assert len(written[4]["picks"]) == 10
+
+
+def test_evaluate_prints_a_line_per_score_with_its_interval_and_draws_histograms(
+    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    options = (*folder_options(data, model_folder), "--picker", "all")
+    code, out, _ = picknet("evaluate", *options, "--histograms", tmp_path / "picks.png")
+    lines = out.splitlines()
+    assert code == 0
+    # 30 frames of one clip, and all 12 of the other.
+    assert lines[0].startswith("Baseline on folder all: 2 clips, 21.0 picks per clip, ")
+    assert [line.split()[0] for line in lines[1:8]] == [
+        "BLEU@1", "BLEU@2", "BLEU@3", "BLEU@4", "ROUGE-L", "METEOR", "CIDEr",
+    ]  # fmt: skip
+    assert 'METEOR  – (needs Java and pip install "picknet[meteor]")' in lines
+    number = r"\d+\.\d"
+    assert re.fullmatch(rf"CIDEr   {number} \({number} … {number}\)", lines[7])
+    with Image.open(tmp_path / "picks.png") as picture:
+        assert (picture.format, picture.width) == ("PNG", 1600)
+
+
+def test_of_many_missing_clips_five_are_printed_and_all_are_in_the_captions_file(
+    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    captions = json.loads((data / "captions.json").read_text())
+    (data / "captions.json").write_text(json.dumps(captions | {f"lost{n:03}": ["a cat"] for n in range(655)}))
+    code, out, _ = picknet("evaluate", *folder_options(data, model_folder))
+    assert code == 0
+    assert len(out.splitlines()) < 20
+    assert "missing 657 clips:\n  gone: no video named gone\n  lost000: no video named lost000\n" in out
+    assert out.endswith("  lost003: no video named lost003\n  and 652 more (with --captions FILE)\n")
+    file = tmp_path / "captions.json"
+    code, out, _ = picknet("evaluate", *folder_options(data, model_folder), "--captions", file)
+    assert out.endswith(f"  and 652 more (in {file})\n")
+    assert sum(row["error"] is not None for row in json.loads(file.read_text())) == 657
+
+
+def test_evaluate_records_the_change_of_scene_and_draws_examples(
+    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    options = (*folder_options(data, model_folder), "--format", "json")
+    code, out, err = picknet(
+        "evaluate", *options, "--picker", "scene", "--change", 12.5, "--examples", tmp_path / "examples.png"
+    )
+    assert (code, err) == (0, "")
+    content = json.loads(out)
+    assert (content["picker"], content["k"], content["change"]) == ("scene", None, 12.5)
+    with Image.open(tmp_path / "examples.png") as picture:
+        assert (picture.format, picture.width) == ("PNG", 1600)
+
+
+@pytest.fixture
+def _few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    from picknet.study import bootstrap, judging
+
+    monkeypatch.setattr(judging, "KS", range(1, 3))
+    monkeypatch.setattr(judging, "NUM_DRAWS", 2)
+    monkeypatch.setattr(bootstrap, "NUM_RESAMPLES", 20)
+
+
+@pytest.mark.usefixtures("_few_settings")
+def test_compare_prints_the_tables_and_writes_them_with_the_command(
+    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "dog.txt").write_text("dog\n")
+    (tmp_path / "rest.txt").write_text("cat\ngone\ntext\n")
+    folds = ("--model", model_folder, "--clips", tmp_path / "dog.txt")
+    folds += ("--model", model_folder, "--clips", tmp_path / "rest.txt")
+    options = ("--data", data, "--dataset", "folder", "--split", "all", *folds, "--subsets", 2, "--seed", 3)
+    code, out, err = picknet("compare", *options, "--out", tmp_path / "out", "--cache", tmp_path / "cache")
+    assert (code, err) == (0, "")
+    assert out.startswith("2 models on folder all: 2 clips, beam 1, seed 3.\n")
+    assert "missing 2 clips:\n  gone: no video named gone\n" in out
+    written = (tmp_path / "out" / "comparison.md").read_text()
+    command = f"--model {model_folder} --clips {tmp_path}/dog.txt --model {model_folder} --clips {tmp_path}/rest.txt"
+    command = f"--data {data} --dataset folder --split all {command} --beam 1 --subsets 2 --seed 3"
+    assert f"$ picknet compare {command}\n" in written
+    assert "- gone: no video named gone\n" in written
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+@on_linux
+@pytest.mark.usefixtures("_few_settings")
+def test_a_reader_that_has_gone_does_not_cost_the_files(
+    data: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from picknet.cli import main
+
+    for arguments, files in (
+        (("compare", "--subsets", 0, "--out", tmp_path / "out"), ["out/comparison.md", "out/comparison.svg"]),
+        (("evaluate", "--captions", tmp_path / "c.json", "--histograms", tmp_path / "h.svg"), ["c.json", "h.svg"]),
+    ):
+        read, write = os.pipe()
+        os.close(read)  # what `| head` does when it has enough
+        with open(write, "w") as closed, pytest.raises(SystemExit) as exit:
+            monkeypatch.setattr(sys, "stdout", closed)
+            main([str(word) for word in (*arguments, *folder_options(data, model_folder))])
+        monkeypatch.undo()
+        assert exit.value.code == 1
+        for file in files:
+            assert (tmp_path / file).stat().st_size > 0
+
+
+@pytest.mark.parametrize("arguments", [("compare", "--out", "out"), ("evaluate", "--histograms", "h.png")])
+def test_without_matplotlib_the_pip_command_is_named_before_any_clip_is_read(
+    picknet: Picknet, data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "matplotlib" else find_spec(name))
+    monkeypatch.setattr("picknet.captioner.load", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.chdir(tmp_path)
+    code, out, err = picknet(*arguments, "--data", data, "--dataset", "folder", "--split", "all")
+    assert (code, out) == (1, "")
+    assert err == 'picknet: charts need matplotlib, which is not installed; pip install "picknet[charts]"\n'
+
+
+def test_a_failed_meteor_is_a_message_and_the_other_scores_are_kept(
+    picknet: Picknet, data: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from picknet.metrics import MeteorFailed
+
+    def fail(candidates: object, references: object) -> None:
+        raise MeteorFailed("METEOR: Java gave no answer")
+
+    monkeypatch.setattr("picknet.metrics.meteor", fail)
+    options = ("--data", data, "--dataset", "folder", "--split", "all", "--model", model_folder)
+    code, out, err = picknet("evaluate", *options, "--format", "json")
+    assert code == 0
+    assert json.loads(out)["meteor"] is None
+    assert err == "picknet: no METEOR: METEOR: Java gave no answer\n"
+
+
+def test_data_without_a_clip_of_the_split_is_one_line(picknet: Picknet, data: Path) -> None:
+    code, out, err = picknet("evaluate", "--data", data, "--dataset", "folder", "--split", "test")
+    assert (code, out) == (1, "")
+    assert err == f"picknet: {data}/captions.json: no clip of the test split (there are: train, val, all)\n"
+
+
+# --- calibrate ---
+
+
+@pytest.fixture
+def calibratable(
+    clips: Path, tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, Path]:
+    """A copy of the tiny model, and 40 clips: half get the right caption with a high probability, the others a wrong
+    one with a low probability."""
+    data = tmp_path / "data"
+    (data / "videos").mkdir(parents=True)
+    captions = {}
+    for number in range(40):
+        shutil.copy(clips / "dog.mkv", data / "videos" / f"{number:02}.mkv")
+        captions[f"{number:02}"] = [f"dog {number:02} is running"]
+    (data / "captions.json").write_text(json.dumps(captions | {"gone": ["a man"]}))
+
+    def caption(captioner: object, video: Path) -> Caption:
+        number = Path(video).stem
+        text, total = (f"dog {number} is running", -2.5) if int(number) % 2 else ("a cat is sitting", -7.5)
+        picks = (Pick(0, 0.0),)
+        return Caption(
+            text=text, picks=picks, frames_seen=12, video=str(video), model="tiny", damage=None, log_probability=total
+        )
+
+    monkeypatch.setattr("picknet.captioner.Captioner.caption", caption)
+    return shutil.copytree(model_folder, tmp_path / "model"), data
+
+
+def test_calibrate_prints_how_good_the_confidence_is_and_stores_it_in_the_card(
+    picknet: Picknet, calibratable: tuple[Path, Path]
+) -> None:
+    model, data = calibratable
+    code, out, err = picknet("calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all")
+    assert (code, err) == (0, "")
+    # In each fold there are two captions of each kind, so 18 of each are fitted: 19/20 and 1/20.
+    assert out.splitlines() == [
+        f"{model} on folder all: 40 clips, 20 of them with a good caption (CIDEr above 0.5)",
+        "AUC                         1.000",
+        "expected calibration error  0.050  (10-fold cross-validation, 5 bins of equal width)",
+        "  confidence 0.05: 0.00 good of 20 clips",
+        "  confidence 0.95: 1.00 good of 20 clips",
+        "missing 1 clip:",
+        "  gone: no video named gone",
+        f"written to {model}/card.json",
+    ]
+    kept = json.loads((model / "card.json").read_text())
+    assert kept["trained_on"] == "nothing"
+    assert kept["confidence"] | {"bias": 0, "slope": 0} == {
+        "bias": 0, "slope": 0, "good": "CIDEr above 0.5", "clips": 40, "good_clips": 20, "ece": 0.05, "auc": 1.0,
+        "split": "folder all",
+    }  # fmt: skip
+    _, told, _ = picknet("info", model)
+    assert "\nconfidence.ece         0.05\n" in told
+    _, again, _ = picknet(
+        "calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all", "--format", "json"
+    )
+    content = json.loads(again)
+    _, table, _ = picknet(
+        "calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all", "--format", "csv"
+    )
+    (row,) = csv.DictReader(io.StringIO(table))
+    assert (row["model"], row["auc"], row["num_missing"]) == (str(model), "1.0", "1")
+    assert content["missing"] == [{"clip": "gone", "reason": "no video named gone"}]
+    assert [bin["num_clips"] for bin in content["bins"]] == [20, 20]
+    assert (content["model"], content["slope"]) == (str(model), kept["confidence"]["slope"])
+
+
+def test_if_no_confidence_can_be_fitted_the_card_is_unchanged(
+    picknet: Picknet, calibratable: tuple[Path, Path]
+) -> None:
+    model, data = calibratable
+    (data / "captions.json").write_text(json.dumps({f"{number:02}": ["two men"] for number in range(3)}))
+    code, out, err = picknet("calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all")
+    assert (code, out) == (1, "")
+    assert err.startswith("picknet: 0 good and 3 bad captions (good: CIDEr above 0.5): at least 10 of each kind")
+    assert json.loads((model / "card.json").read_text()) == {"trained_on": "nothing"}
+
+
+def test_a_card_that_cannot_be_written_is_an_error_before_any_clip_is_captioned(
+    picknet: Picknet, calibratable: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**options: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", f"{options['dir']}/new")
+
+    model, data = calibratable
+    monkeypatch.setattr("picknet.files.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("picknet.captioner.Captioner.caption", lambda *_: pytest.fail("captioned"))
+    code, out, err = picknet("calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all")
+    assert (code, out) == (1, "")
+    assert err == f"picknet: {model}/card.json: cannot be written (Read-only file system)\n"
