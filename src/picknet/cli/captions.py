@@ -104,6 +104,8 @@ def caption(
     in FILE.part, and an older FILE is as it was.
     """
     check_numbers([picker], k, change)
+    if "-" in videos and timeout:
+        raise BadUsage("--timeout: does not apply to standard input")
     if jobs > 1 and picker in (PickerName.random, PickerName.kmeans, PickerName.coin):
         raise BadUsage(f"--jobs {jobs}: {picker.value} draws its picks one video after the other, in one process")
     format = format_for(out, format, RESULT_SUFFIXES, default=ResultFormat.text)

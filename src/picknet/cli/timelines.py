@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from picknet.video.frame import Frame
 
 MAX_THUMBNAILS = 64
+USUAL_FPS = 25.0
+"""Of a video that does not say how many frames a second it has."""
 
 
 class TimelineFormat(StrEnum):
@@ -163,10 +165,11 @@ def _pieces(format: TimelineFormat, segments: "Iterable[Segment]", *, video: str
 
 
 def _frame_rate(video: str) -> float:
+    """Frames a second, which time codes count by."""
     from picknet.video.file import Video
 
     with Video(video) as opened:
-        return opened.fps
+        return opened.fps or USUAL_FPS
 
 
 def _places(

@@ -39,6 +39,7 @@ class Video:
     name: the source for messages: its path, "bytes", the file's name, or the address without a password.
     width, height: pixels of an upright frame with square pixels.
     seconds: the video's length, or None if the file does not store it.
+    fps: frames a second on average, or None if the file does not store it.
 
     Opening decodes the first frame, so a file that is not a video is refused here.
     """
@@ -54,6 +55,7 @@ class Video:
         try:
             first = self._new_pass()
             self.seconds = first.stored_seconds
+            self.fps = float(rate) if (rate := first.stream.average_rate) else None
             self._pixel_aspect = pixel_aspect(first.stream)
             self._unit = first.unit
             self._unread = first.record(self._timetable)
