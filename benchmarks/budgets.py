@@ -55,7 +55,7 @@ from picknet.picking.budget import BudgetPicker
 from picknet.picking.learned import learned_picker
 from picknet.picking.picker import Picker
 from picknet.picking.plain import KMeansPicker, RandomPicker, UniformPicker
-from picknet.study.charts import COLOURS, GREEN, Line, Panel, line_chart, save
+from picknet.study.charts import GREEN, GREY, Line, Panel, line_chart, save
 from picknet.study.judging import Choice, ClipFeatures, described
 from picknet.text import tokenise
 from picknet.video.frame import Frame
@@ -302,18 +302,36 @@ def markdown(short: dict[str, Any], long: dict[str, Any], against: dict[str, lis
     return "\n".join(lines) + "\n"
 
 
-def draw(short: dict[str, Any], path: Path) -> None:
-    colours = {name: GREEN if name == "budget" else colour for name, colour in zip(short, COLOURS, strict=False)}
-
-    def lines(key: str) -> list[Line]:
-        return [
-            Line(name, [[(budget, row[str(budget)][key]) for budget in BUDGETS]], colours[name])
-            for name, row in short.items()
-        ]
-
+def draw(short: dict[str, Any], against: dict[str, list[float]], path: Path) -> None:
+    means = [[(float(n), against[str(n)][0]) for n in BUDGETS]]
+    band = [(float(n), *against[str(n)][1:]) for n in BUDGETS]
+    difference = Line("budget", means, GREEN, 2.6, band=band)
+    names = sorted(short, key=lambda name: name != "budget")
+    coverages = [
+        Line(
+            name,
+            [[(budget, short[name][str(budget)]["coverage"]) for budget in BUDGETS]],
+            *((GREEN, 2.6) if name == "budget" else (GREY,)),
+        )
+        for name in names
+    ]
     panels = [
-        Panel("CIDEr of the caption", "99 validation clips", "frames", lines("cider"), padding=5.0),
-        Panel("Distance of a frame to the nearest pick", "CNN features; less is better", "frames", lines("coverage")),
+        Panel(
+            "CIDEr of budget minus uniform",
+            "99 validation clips, with 95 % intervals",
+            "frames",
+            [difference],
+            levels=[("uniform", 0.0)],
+            padding=5.0,
+            symmetric=True,
+        ),
+        Panel(
+            "Distance of a frame to the nearest pick",
+            "CNN features; less is better",
+            "frames",
+            coverages,
+            from_zero=True,
+        ),
     ]
     save(line_chart(panels), path)
 
@@ -343,7 +361,7 @@ def main() -> None:
     text = markdown(short, long, against)
     write_text(arguments.out / "budgets.json", json.dumps(result, indent=2) + "\n")
     write_text(arguments.out / "budgets.md", text)
-    draw(short, arguments.out / "budgets.png")
+    draw(short, against, arguments.out / "budgets.png")
     print(text)
 
 
