@@ -112,7 +112,7 @@ def test_commands_that_need_only_videos_run_and_print_the_output_shown(
     line: CommandLine, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = parsed(line.arguments)
-    for video in options.get("files") or [options.get("video") or SAMPLE]:
+    for video in options.get("videos") or [SAMPLE]:
         # The sample replaces the reader's own videos; a folder gets one copy.
         place = folder / video if Path(video).suffix else folder / video / "clip.mp4"
         if not place.exists():
