@@ -128,13 +128,30 @@ def http(feed: Feed, *, port: int = 0, credentials: str | None = None) -> Server
     return Server(answer, port=port)
 
 
-def download(content: bytes, *, cut: Sequence[int] = ()) -> Server:
-    """HTTP with a length, whose first connections break off after so many bytes of content. It knows no ranges."""
+def download(
+    content: bytes,
+    *,
+    cut: Sequence[int] = (),
+    credentials: str | None = None,
+    status: str = "200 OK",
+    headers: Sequence[str] = (),
+    requests: list[str] | None = None,
+) -> Server:
+    """HTTP with a length and without byte ranges.
+
+    cut: the first connections break off after these numbers of bytes. requests: receives the headers of each request.
+    """
     cuts = iter(cut)
 
     def answer(request: Any) -> None:
-        _read_headers(request.rfile)
-        request.wfile.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n".encode())
+        received = _read_headers(request.rfile)
+        if requests is not None:
+            requests.append(str(received))
+        if credentials and not _authorised(received, credentials):
+            request.wfile.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            return
+        head = [f"HTTP/1.1 {status}", f"Content-Length: {len(content)}", "Connection: close", *headers]
+        request.wfile.write("\r\n".join([*head, "", ""]).encode())
         request.wfile.write(content[: next(cuts, len(content))])
 
     return Server(answer)

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all."""
+"""Files are written completely or not at all."""
 
 import os
 import stat
@@ -8,13 +8,37 @@ import pytest
 from picknet.files import UnwritableFile, check_folder, write_text, written_whole
 
 
-def test_a_file_appears_when_the_block_ends_well_with_ordinary_rights(tmp_path):
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_a_file_appears_when_the_block_succeeds_with_ordinary_permissions(tmp_path, mask):
     path = tmp_path / "new" / "note.txt"
-    write_text(path, "hello\n")
+    before = os.umask(mask)
+    try:
+        write_text(path, "hello\n")
+    finally:
+        os.umask(before)
     assert path.read_bytes() == b"hello\n"
-    mask = os.umask(0)
-    os.umask(mask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
+
+
+def test_the_umask_of_the_process_is_not_touched(tmp_path, monkeypatch):
+    # Files that other threads create meanwhile would be writable for everybody.
+    monkeypatch.setattr("os.umask", lambda _: pytest.fail("the umask was changed"))
+    write_text(tmp_path / "note.txt", "hello\n")
+
+
+def test_a_temporary_name_that_is_taken_is_not_overwritten(tmp_path, monkeypatch):
+    names = iter(["taken", "free"])
+    monkeypatch.setattr("secrets.token_hex", lambda _: next(names))
+    (tmp_path / ".note-taken.txt").write_text("somebody else's")
+    write_text(tmp_path / "note.txt", "hello\n")
+    assert (tmp_path / ".note-taken.txt").read_text() == "somebody else's"
+    assert (tmp_path / "note.txt").read_text() == "hello\n"
+
+
+def test_a_name_with_a_nul_byte_is_refused_in_one_line(tmp_path):
+    for write in (lambda path: write_text(path, "x"), check_folder):
+        with pytest.raises(UnwritableFile, match="a file name cannot contain a NUL byte"):
+            write(tmp_path / "note\0.txt")
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -28,31 +52,31 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, error):
     assert [entry.name for entry in tmp_path.iterdir()] == ["note.txt"]
 
 
-def test_the_temporary_file_keeps_the_suffix_that_libraries_choose_a_format_by(tmp_path):
+def test_the_temporary_file_keeps_the_suffix(tmp_path):
     with written_whole(tmp_path / "picture.png") as temporary:
         assert temporary.suffix == ".png"
         temporary.write_bytes(b"x")
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+def test_a_folder_that_cannot_be_created_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UnwritableFile, match=r"file/note\.txt: cannot be written \((File exists|Not a directory)\)"):
         write_text(tmp_path / "file" / "note.txt", "x")
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self"), reason="needs a folder in which nobody may write")
-def test_a_folder_that_takes_no_file_is_said_of_the_file_asked_for():
+def test_in_a_read_only_folder_the_error_names_the_file_asked_for():
     with pytest.raises(UnwritableFile, match=r"^/proc/self/note\.txt: cannot be written \("):
         write_text("/proc/self/note.txt", "x")
 
 
-def test_an_error_about_another_file_is_not_taken_for_ours(tmp_path):
+def test_an_error_about_another_file_is_passed_on(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"other\.txt"), written_whole(tmp_path / "note.txt"):
         (tmp_path / "elsewhere" / "other.txt").read_text()
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_is_said_in_one_line(tmp_path):
+def test_a_full_disk_is_reported_in_one_line(tmp_path):
     with (
         pytest.raises(UnwritableFile, match=r"note\.txt: cannot be written \(No space left on device\)"),
         written_whole(tmp_path / "note.txt"),
@@ -62,7 +86,7 @@ def test_a_full_disk_is_said_in_one_line(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_is_checked_without_being_made(tmp_path):
+def test_a_folder_is_checked_without_being_created(tmp_path):
     check_folder(tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("in the way")

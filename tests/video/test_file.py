@@ -1,4 +1,5 @@
-import contextlib
+"""Finite videos: sampling, orientation, damage, refusals."""
+
 import os
 import re
 import struct
@@ -12,14 +13,10 @@ import av
 import clips
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from numpy.typing import NDArray
-from PIL import Image
+from clips import area_average
 
 from picknet.video.file import VIDEO_SUFFIXES, UnreadableVideo, Video
-from picknet.video.frame import GLANCE_SIZE, Frame
-from picknet.video.pictures import PICTURE_SUFFIXES, UnreadablePicture, is_picture, read_picture
+from picknet.video.frame import Frame
 
 SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "cockatoo.mp4"
 MSVD = Path(__file__).resolve().parents[3] / "shared" / "msvd" / "videos"
@@ -35,18 +32,6 @@ def decoded_plainly(path: Path) -> list[av.VideoFrame]:
         stream = container.streams.video[0]
         stream.thread_type = "NONE"
         return list(container.decode(stream))
-
-
-def area_average(plane: NDArray[np.float64]) -> NDArray[np.float64]:
-    """An independent glance: the exact mean over each of 56 × 56 equal rectangles, in float64."""
-
-    def weights(length: int) -> NDArray[np.float64]:
-        edges = np.arange(GLANCE_SIZE + 1) * length / GLANCE_SIZE
-        cells = np.arange(length)
-        overlap = np.minimum(edges[1:, None], cells + 1) - np.maximum(edges[:-1, None], cells)
-        return np.clip(overlap, 0, None) * GLANCE_SIZE / length
-
-    return weights(plane.shape[0]) @ plane @ weights(plane.shape[1]).T
 
 
 # What people have ------------------------------------------------------------------------------------------------
@@ -96,7 +81,7 @@ CLIPS: dict[str, Writer] = {
 
 
 @pytest.mark.parametrize("name", CLIPS)
-def test_every_kind_of_video_gives_the_frames_a_plain_decode_gives(tmp_path: Path, name: str) -> None:
+def test_every_format_gives_the_frames_of_a_plain_decode(tmp_path: Path, name: str) -> None:
     path = CLIPS[name](tmp_path / name)
     plain = decoded_plainly(path)
     assert len(plain) == 60
@@ -134,7 +119,7 @@ def test_red_is_red_and_blue_is_blue(tmp_path: Path) -> None:
         np.testing.assert_allclose(pixels[40:60, 56:90].mean(axis=(0, 1)), (30, 30, 200), atol=8, err_msg=name)
 
 
-def test_the_sample_video_is_whole() -> None:
+def test_the_sample_video_is_undamaged() -> None:
     with Video(SAMPLE) as video:
         frames = list(video.sample_evenly())
         assert (video.width, video.height, video.seconds, video.damage) == (640, 360, 14.0, None)
@@ -144,7 +129,7 @@ def test_the_sample_video_is_whole() -> None:
 
 
 @pytest.mark.skipif(not MSVD.is_dir(), reason="the MSVD clips are not here")
-def test_msvd_clips_give_what_a_plain_decode_gives() -> None:
+def test_msvd_clips_give_the_frames_of_a_plain_decode() -> None:
     for path in sorted(MSVD.iterdir())[:3]:
         plain = decoded_plainly(path)
         with Video(path) as video:
@@ -199,7 +184,7 @@ def test_samples_by_time_are_the_first_frames_at_or_after_each_tick(tmp_path: Pa
     ]
 
 
-def test_a_still_picture_is_sampled_once_however_long_it_stands(tmp_path: Path) -> None:
+def test_a_frame_that_is_shown_for_long_is_sampled_once(tmp_path: Path) -> None:
     # Frame 2 comes at 0.9 s and stands for five seconds, until frame 3.
     times = [0, 500, 900, 5900, 6000, 7100]
     path = clips.write_clip(tmp_path / "clip.mkv", num_frames=6, milliseconds=times)
@@ -215,7 +200,7 @@ def test_a_still_picture_is_sampled_once_however_long_it_stands(tmp_path: Path) 
     ]
 
 
-def test_times_rounded_by_the_container_still_meet_their_tick(tmp_path: Path) -> None:
+def test_timestamps_rounded_by_the_container_are_still_sampled_on_time(tmp_path: Path) -> None:
     # At 30 frames a second Matroska stores frame 10 at 333 ms, before the third of a second it stands for.
     path = clips.write_clip(tmp_path / "clip.mkv", fps=30, num_frames=60)
     with Video(path) as video:
@@ -237,19 +222,19 @@ def test_a_video_of_unknown_length_is_sampled_like_any_other(tmp_path: Path) -> 
             assert numbers(list(video.sample_by_time(fps=1))) == [0, 25, 50]
 
 
-def test_packets_are_counted_without_decoding_unless_they_carry_no_times(
+def test_packets_are_counted_without_decoding_unless_they_have_no_timestamps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[str] = []
     count_frames = Video._count_frames
-    monkeypatch.setattr(Video, "_count_frames", lambda self: counted.append(self.path.name) or count_frames(self))
+    monkeypatch.setattr(Video, "_count_frames", lambda self: counted.append(Path(self.name).name) or count_frames(self))
     for name in ("h264.mp4", "h264.mkv", "vp9.webm", "mjpeg.avi", "palette.gif", "h264.h264", "packed-b-frames.avi"):
         with Video(CLIPS[name](tmp_path / name)) as video:
             assert len(list(video.sample_evenly())) == 30
     assert counted == ["h264.h264", "packed-b-frames.avi"]
 
 
-def test_a_packet_without_a_frame_moves_no_other_sample(tmp_path: Path) -> None:
+def test_a_packet_without_a_frame_does_not_shift_other_samples(tmp_path: Path) -> None:
     # Every frame a key frame, so that a ruined packet costs itself alone.
     whole = clips.write_clip(tmp_path / "whole.mp4", codec="libvpx-vp9", options={"g": "1"})
     path = clips.remux(whole, tmp_path / "ruined.mp4", ruined={5, 15, 16})
@@ -277,7 +262,7 @@ def test_frames_that_an_edit_list_hides_are_not_sampled(tmp_path: Path) -> None:
         assert video.damage is None
 
 
-def test_two_readings_of_one_video_do_not_disturb_each_other(tmp_path: Path) -> None:
+def test_two_passes_over_one_video_do_not_disturb_each_other(tmp_path: Path) -> None:
     with Video(clips.write_clip(tmp_path / "clip.mp4")) as video:
         pairs = list(zip(video.sample_evenly(count=6), video.sample_by_time(fps=2.5), strict=True))
     assert numbers([first for first, _ in pairs]) == [5, 15, 25, 35, 45, 55]
@@ -285,7 +270,7 @@ def test_two_readings_of_one_video_do_not_disturb_each_other(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are counted under /proc")
-def test_leaving_the_video_closes_a_reading_that_was_not_finished(tmp_path: Path) -> None:
+def test_closing_the_video_ends_an_unfinished_pass(tmp_path: Path) -> None:
     path = clips.write_clip(tmp_path / "clip.mp4")
     open_before = len(os.listdir("/proc/self/fd"))
     with Video(path) as video:
@@ -300,7 +285,7 @@ def test_leaving_the_video_closes_a_reading_that_was_not_finished(tmp_path: Path
 
 
 @pytest.mark.parametrize(("angle", "turns_left"), [(90, 1), (180, 2), (270, 3), (-90, 3)])
-def test_a_rotation_flag_is_obeyed(tmp_path: Path, angle: int, turns_left: int) -> None:
+def test_a_rotation_flag_is_applied(tmp_path: Path, angle: int, turns_left: int) -> None:
     path = clips.write_clip(tmp_path / "turned.mov", num_frames=3, rotation=angle)
     with Video(path) as video:
         frame = next(video.sample_evenly())
@@ -335,7 +320,7 @@ def test_pixels_that_are_not_square_are_made_square(tmp_path: Path, aspect: Frac
     assert frames[0].pixels(90).shape == (90, 90, 3)
 
 
-def test_pixels_are_made_square_before_a_video_is_turned(tmp_path: Path) -> None:
+def test_pixels_are_made_square_before_a_video_is_rotated(tmp_path: Path) -> None:
     path = clips.write_clip(tmp_path / "both.mov", num_frames=1, pixel_aspect=Fraction(4, 3), rotation=90)
     with Video(path) as video:
         frame = next(video.sample_by_time())
@@ -352,7 +337,7 @@ def test_a_frame_knows_its_number_among_all_frames(tmp_path: Path) -> None:
             assert [frame.index for frame in frames] == list(range(len(frames)))
 
 
-def test_a_phone_held_upright_is_turned_right(tmp_path: Path) -> None:
+def test_a_phone_held_upright_is_rotated_right(tmp_path: Path) -> None:
     # Such a phone stores pictures on their side, and the matrix x' = −y, y' = x: what lay right comes to lie below.
     path = clips.write_clip(tmp_path / "phone.mp4", num_frames=1)
     one = 0x10000
@@ -368,114 +353,12 @@ def test_a_phone_held_upright_is_turned_right(tmp_path: Path) -> None:
     np.testing.assert_allclose(pixels[-10, 10], stored[-10, -10], atol=8)
     np.testing.assert_allclose(pixels[10, 10], stored[-10, 10], atol=8)
 
-
-# Frames ----------------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    height=st.integers(56, 300),
-    width=st.integers(56, 300),
-    pixel_format=st.sampled_from(["gray", "yuv420p", "yuvj420p", "yuv444p", "yuv420p10le", "gray16le", "yuv422p12le"]),
-    seed=st.integers(0, 1000),
-)
-def test_a_glance_is_the_exact_area_average_of_the_luma_plane(
-    height: int, width: int, pixel_format: str, seed: int
-) -> None:
-    picture = av.VideoFrame(width, height, pixel_format)
-    bits = picture.format.components[0].bits
-    wide = bits > 8
-    random = np.random.default_rng(seed)
-    luma = random.integers(16 << (bits - 8), 236 << (bits - 8), (height, width)).astype("<u2" if wide else "u1")
-    for plane in picture.planes:
-        plane.update(random.bytes(plane.buffer_size))  # neither chroma nor the padding of a line may matter
-    rows = np.frombuffer(bytearray(picture.planes[0]), dtype=luma.dtype).reshape(height, -1).copy()
-    rows[:, :width] = luma
-    picture.planes[0].update(rows.tobytes())
-
-    mean = area_average(luma.astype(np.float64))
-    # White is the highest number in grey and JPEG video, elsewhere 235 of 255, black 16.
-    full_range = pixel_format.startswith(("gray", "yuvj"))
-    expected = mean * 255 / ((1 << bits) - 1) if full_range else (mean / (1 << (bits - 8)) - 16) * 255 / 219
-    glance = Frame(picture, index=0, seconds=0.0).glance()
-    assert glance.shape == (GLANCE_SIZE, GLANCE_SIZE)
-    assert glance.dtype == np.uint8
-    # Rounding to whole values costs 0.5, dithering from more bits to 8 another 1, the scaler's weights the rest.
-    assert np.abs(glance - expected).max() < (2.0 if wide else 1.0)
-
-
-@pytest.mark.parametrize(("height", "width"), [(1, 1), (3, 5), (2, 400), (400, 2), (30, 40), (55, 57)])
-def test_a_frame_narrower_than_a_glance_has_one(height: int, width: int) -> None:
-    pixels = np.full((height, width, 3), 90, dtype=np.uint8)
-    pixels[: height // 2] = 30
-    glance = Frame.from_pixels(pixels, index=0, seconds=0.0).glance()
-    assert glance.shape == (GLANCE_SIZE, GLANCE_SIZE)
-    assert abs(int(glance[-1, -1]) - 90) <= 1
-    assert abs(int(glance[0, 0]) - (30 if height > 1 else 90)) <= 1
-
-
-def test_a_glance_of_colours_is_their_luma() -> None:
-    pixels = np.zeros((112, 112, 3), dtype=np.uint8)
-    pixels[:56, :56] = (255, 0, 0)
-    pixels[:56, 56:] = (0, 255, 0)
-    pixels[56:, :56] = (0, 0, 255)
-    pixels[56:, 56:] = (255, 255, 255)
-    glance = Frame.from_pixels(pixels, index=0, seconds=0.0).glance().astype(int)
-    # 0.299, 0.587 and 0.114 of 255.
-    assert np.abs(glance[:28, :28] - 76).max() <= 1
-    assert np.abs(glance[:28, 28:] - 150).max() <= 1
-    assert np.abs(glance[28:, :28] - 29).max() <= 1
-    assert np.abs(glance[28:, 28:] - 255).max() <= 1
-
-
-def test_a_frame_of_pixels_gives_them_back() -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (61, 97, 3), dtype=np.uint8)
-    given_away = pixels.copy()
-    frame = Frame.from_pixels(given_away, index=4, seconds=2.5)
-    given_away[:] = 0  # a stream may fill the same buffer again
-    assert (frame.index, frame.seconds) == (4, 2.5)
-    np.testing.assert_array_equal(frame.pixels(), pixels)
-    frame.pixels()[:] = 0
-    np.testing.assert_array_equal(frame.pixels(), pixels)
-    np.testing.assert_array_equal(Frame.from_pixels(pixels[:, ::-1], index=0, seconds=0.0).pixels(), pixels[:, ::-1])
-
-
-def test_pixels_are_squashed_to_a_square(tmp_path: Path) -> None:
-    with Video(clips.write_clip(tmp_path / "clip.mp4", width=320, height=128)) as video:
-        frame = list(video.sample_evenly())[10]
-    for size in (32, 224, 500):
-        assert frame.pixels(size).shape == (size, size, 3)
-        assert clips.number_of(frame.pixels(size)) == clips.number_of(frame.pixels()) == 21
-
-
-def test_a_glance_is_computed_once_and_cannot_be_changed() -> None:
-    frame = Frame.from_pixels(clips.picture(3), index=0, seconds=0.0)
-    assert frame.glance() is frame.glance()
-    with pytest.raises(ValueError, match="read-only"):
-        frame.glance()[0, 0] = 1
-
-
-@pytest.mark.parametrize("shape", [(10, 10), (10, 10, 4), (3, 10, 10), (0, 10, 3)])
-def test_only_rgb_pixels_make_a_frame(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"a frame is RGB \(H, W, 3\) of uint8, not"):
-        Frame.from_pixels(np.zeros(shape, dtype=np.uint8), index=0, seconds=0.0)
-
-
-def test_a_colour_matrix_the_scaler_does_not_know_is_no_reason_to_fail() -> None:
-    for matrix in range(18):
-        picture = av.VideoFrame(96, 64, "yuv420p")
-        picture.colorspace = matrix
-        frame = Frame(picture, index=0, seconds=0.0)
-        assert frame.pixels().shape == (64, 96, 3)
-        assert frame.glance().shape == (GLANCE_SIZE, GLANCE_SIZE)
-
-
 # Damage ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["clip.mp4", "clip.mkv", "clip.webm"])
 @pytest.mark.parametrize("how", ["cut", "zeros"])
-def test_of_a_video_with_a_damaged_tail_what_decodes_is_yielded_and_the_rest_is_said(
+def test_a_video_with_a_damaged_end_yields_what_decodes_and_reports_the_rest(
     tmp_path: Path, name: str, how: str
 ) -> None:
     codec = "libvpx-vp9" if name.endswith("webm") else "libx264"
@@ -500,7 +383,7 @@ def test_of_a_video_with_a_damaged_tail_what_decodes_is_yielded_and_the_rest_is_
         assert "of 150 frames are lost or damaged, the first after " in video.damage
 
 
-def test_an_avi_cut_in_its_middle_is_held_against_the_length_in_its_header(tmp_path: Path) -> None:
+def test_a_truncated_avi_is_compared_with_the_length_in_its_header(tmp_path: Path) -> None:
     # Every frame of one size, so that the share of the bytes that is left is the share of the frames.
     path = clips.write_clip(tmp_path / "clip.avi", codec="rawvideo", pixel_format="bgr24", num_frames=100)
     os.truncate(path, path.stat().st_size // 2)
@@ -510,7 +393,7 @@ def test_an_avi_cut_in_its_middle_is_held_against_the_length_in_its_header(tmp_p
         assert re.match(r"the file breaks off after (1\.9|2\.0) of 4\.0 s", video.damage)
 
 
-def test_a_gif_without_its_end_is_damaged(tmp_path: Path) -> None:
+def test_a_truncated_gif_is_damaged(tmp_path: Path) -> None:
     whole = clips.write_gif(tmp_path / "whole.gif")
     cut, padded = tmp_path / "cut.gif", tmp_path / "padded.gif"
     cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
@@ -525,14 +408,14 @@ def test_a_gif_without_its_end_is_damaged(tmp_path: Path) -> None:
     assert (damages[0], damages[2]) == (None, None)
 
 
-def test_a_long_sound_track_is_no_damage(tmp_path: Path) -> None:
+def test_a_long_sound_track_is_not_damage(tmp_path: Path) -> None:
     path = clips.write_clip(tmp_path / "clip.mkv", num_frames=25, with_audio=True, milliseconds=range(0, 250, 10))
     with Video(path) as video:
         assert len(list(video.sample_evenly())) == 25
         assert video.damage is None
 
 
-def test_damage_is_known_once_it_has_been_met(tmp_path: Path) -> None:
+def test_damage_is_reported_once_it_has_been_read(tmp_path: Path) -> None:
     whole = clips.write_clip(tmp_path / "whole.mp4", codec="libvpx-vp9", options={"g": "1"})
     path = clips.remux(whole, tmp_path / "ruined.mp4", ruined={30})
     with Video(path) as video:
@@ -599,7 +482,6 @@ REFUSED: list[tuple[str, Writer, str]] = [
     ("text.mp4", written(b"Not a video at all.\n" * 50), "not a known video format"),
     ("zeros.mp4", written(bytes(50_000)), "not a known video format"),
     ("subtitles.mp4", written(b"1\n00:00:00,000 --> 00:00:02,000\nHi\n"), "no video stream found (streams: subtitle)"),
-    ("playlist.mp4", written(b"ffconcat version 1.0\nfile '/etc/hosts'\n"), "cannot be read (Operation not permitted)"),
     ("sound.m4a", clips.write_audio, "no video stream found (streams: audio)"),
     (
         "song.m4a",
@@ -612,12 +494,12 @@ REFUSED: list[tuple[str, Writer, str]] = [
     ("nothing.mkv", write_no_frames, "the file ends before its first frame"),
     ("codec.mp4", write_unknown_codec, "no decoder for its video codec"),
     ("rubbish.mp4", write_rubbish_frames, "none of its 5 frames can be decoded"),
-    ("name\0.mp4", lambda path: path, "cannot be read (embedded null byte)"),
+    ("name\0.mp4", lambda path: path, "a file name cannot contain a NUL byte"),
 ]
 
 
 @pytest.mark.parametrize(("name", "write", "reason"), REFUSED, ids=[name for name, _, _ in REFUSED])
-def test_what_is_no_video_is_refused_in_one_line(tmp_path: Path, name: str, write: Writer, reason: str) -> None:
+def test_what_is_not_a_video_is_refused_in_one_line(tmp_path: Path, name: str, write: Writer, reason: str) -> None:
     path = write(tmp_path / name)
     with pytest.raises(UnreadableVideo) as caught:
         Video(path)
@@ -634,17 +516,17 @@ def test_a_named_pipe_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["-dash.mp4", "-", "with space.mp4", "çırpı – 動画.mp4", "a:b.mp4", "http:a.mp4", "100%03d.mp4"]
 )
-def test_any_file_name_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_any_file_name_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     clip = clips.write_clip(tmp_path / "clip.mp4", num_frames=3)
     monkeypatch.chdir(tmp_path)
     clip.rename(name)
     for path in (name, Path(name), tmp_path / name):
         with Video(path) as video:
             assert numbers(list(video.sample_evenly())) == [0, 1, 2]
-            assert str(video.path) == str(path)
+            assert video.name == str(path)
 
 
-def test_nothing_is_ever_said_on_stderr(tmp_path: Path) -> None:
+def test_nothing_is_printed_to_stderr(tmp_path: Path) -> None:
     damaged = clips.write_clip(tmp_path / "damaged.mp4", index_first=True)
     damaged.write_bytes(damaged.read_bytes()[:-800] + bytes(range(200)) * 3)
     write_half(tmp_path / "half.mp4")
@@ -666,193 +548,9 @@ for path in sys.argv[1:]:
     assert (finished.stdout.splitlines(), finished.stderr) == (["True False", "refused", "True True", "refused"], "")
 
 
-def test_a_file_whose_frames_end_before_the_first_sample_still_gives_a_frame(tmp_path):
+def test_a_file_that_ends_before_the_first_sample_still_gives_a_frame(tmp_path):
     whole = clips.write_clip(tmp_path / "whole.mkv", num_frames=250, options={"g": "10", "bf": "0"})
     with Video(clips.remux(whole, tmp_path / "ruined.mkv", ruined=range(3, 250))) as video:
         frames = list(video.sample_evenly(count=5))  # the first of five would be frame 25
         assert [clips.number_of(frame.pixels()) <= 3 for frame in frames] == [True]
         assert video.damage
-
-
-# Pictures --------------------------------------------------------------------------------------------------------
-
-RED, GREEN, BLUE, WHITE, BLACK = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)
-
-
-def quarters(*colours: object, mode: str = "RGB", side: int = 64) -> Image.Image:
-    """A picture of four squares: left and right above, left and right below."""
-    picture = Image.new(mode, (2 * side, 2 * side))
-    for number, colour in enumerate(colours):
-        top, left = divmod(number, 2)
-        picture.paste(colour, (side * left, side * top, side * (left + 1), side * (top + 1)))  # type: ignore[arg-type]
-    return picture
-
-
-def middles(path: Path, size: int = 32) -> list[tuple[int, ...]]:
-    """The colours in the middles of the four squares, as we read them."""
-    pixels = read_picture(path, size)
-    assert (pixels.shape, pixels.dtype, pixels.flags.c_contiguous) == ((size, size, 3), np.uint8, True)
-    middle = (size // 4, 3 * size // 4)
-    return [tuple(pixels[y, x].tolist()) for y in middle for x in middle]
-
-
-@pytest.mark.parametrize("suffix", sorted(PICTURE_SUFFIXES))
-def test_every_kind_of_picture_is_read_and_squashed(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"picture{suffix.upper()}"
-    quarters(RED, GREEN, BLUE, WHITE).resize((300, 200), Image.Resampling.NEAREST).save(path)
-    assert is_picture(path)
-    # Lossy formats may move a colour a little.
-    np.testing.assert_allclose(middles(path), [RED, GREEN, BLUE, WHITE], atol=3)
-
-
-def test_a_video_is_no_picture() -> None:
-    assert not is_picture("clip.mp4")
-    assert not is_picture("clip.gif")  # moving pictures
-    assert not PICTURE_SUFFIXES & VIDEO_SUFFIXES
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".avif"])
-def test_a_picture_is_set_upright_as_its_exif_asks(tmp_path: Path, orientation: int, suffix: str) -> None:
-    # Which corner of the stored picture is shown at the top left, top right, bottom left, bottom right: from the
-    # standard, "the 0th row is the visual …, the 0th column is the visual …".
-    shown = {
-        1: (RED, GREEN, BLUE, WHITE),  # top, left
-        2: (GREEN, RED, WHITE, BLUE),  # top, right
-        3: (WHITE, BLUE, GREEN, RED),  # bottom, right
-        4: (BLUE, WHITE, RED, GREEN),  # bottom, left
-        5: (RED, BLUE, GREEN, WHITE),  # left, top
-        6: (BLUE, RED, WHITE, GREEN),  # right, top
-        7: (WHITE, GREEN, BLUE, RED),  # right, bottom
-        8: (GREEN, WHITE, RED, BLUE),  # left, bottom
-    }
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    path = tmp_path / f"turned{suffix}"
-    quarters(RED, GREEN, BLUE, WHITE).save(path, exif=exif)
-    np.testing.assert_allclose(middles(path), shown[orientation], atol=3)
-
-
-def test_what_is_see_through_lies_over_white(tmp_path: Path) -> None:
-    # Black at half the opacity over white: 255 · (1 − 128/255) = 127. Red at 51/255 = 1/5: 4/5 of white and 1/5 of red.
-    path = tmp_path / "alpha.png"
-    quarters((0, 0, 0, 128), (255, 0, 0, 51), (0, 255, 0, 255), (9, 9, 9, 0), mode="RGBA").save(path)
-    assert middles(path) == [(127, 127, 127), (255, 204, 204), GREEN, WHITE]
-    quarters((0, 128), (0, 255), (200, 0), (200, 255), mode="LA").save(path)
-    assert middles(path) == [(127, 127, 127), BLACK, WHITE, (200, 200, 200)]
-
-
-def test_a_palette_is_looked_up_and_may_be_see_through(tmp_path: Path) -> None:
-    picture = quarters(0, 1, 2, 3, mode="P")
-    picture.putpalette([*RED, *GREEN, *BLUE, *BLACK])
-    plain, one, each = (tmp_path / f"{name}.png" for name in ("plain", "one", "each"))
-    picture.save(plain)
-    picture.save(one, transparency=1)
-    picture.save(each, transparency=bytes([255, 0, 51, 128]))
-    assert middles(plain) == [RED, GREEN, BLUE, BLACK]
-    assert middles(one) == [RED, WHITE, BLUE, BLACK]
-    assert middles(each) == [RED, WHITE, (204, 204, 255), (127, 127, 127)]
-
-
-def test_a_colour_that_is_declared_see_through_is_white(tmp_path: Path) -> None:
-    path = tmp_path / "key.png"
-    quarters(RED, GREEN, BLUE, BLACK).save(path, transparency=GREEN)
-    assert middles(path) == [RED, WHITE, BLUE, BLACK]
-
-
-def test_grey_of_every_depth_is_grey(tmp_path: Path) -> None:
-    path = tmp_path / "grey.png"
-    quarters(0, 100, 200, 255, mode="L").save(path)
-    assert middles(path) == [BLACK, (100,) * 3, (200,) * 3, WHITE]
-    # 16 bits: 257 · 100 = 25700 is what 100 is in 8.
-    quarters(0, 25700, 51400, 65535, mode="I;16").save(path)
-    assert middles(path) == [BLACK, (100,) * 3, (200,) * 3, WHITE]
-    quarters(0, 1, 1, 0, mode="1").save(path)
-    assert middles(path) == [BLACK, WHITE, WHITE, BLACK]
-
-
-def test_a_picture_in_printers_colours_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "cmyk.jpg"
-    # Cyan is white less red, and so on.
-    inks = [(255, 0, 0, 0), (0, 255, 0, 0), (0, 0, 255, 0), (0, 0, 0, 255)]
-    quarters(*inks, mode="CMYK").save(path, quality=95)
-    np.testing.assert_allclose(middles(path), [(0, 255, 255), (255, 0, 255), (255, 255, 0), BLACK], atol=4)
-
-
-@pytest.mark.parametrize("format", ["PNG", "WEBP", "AVIF", "GIF"])
-def test_of_an_animated_picture_the_first_frame_is_read(tmp_path: Path, format: str) -> None:
-    path = tmp_path / "moving.png"  # the name does not matter, but for a search of folders
-    first, second = quarters(RED, GREEN, BLUE, WHITE), quarters(BLACK, BLACK, BLACK, BLACK)
-    first.save(path, format, save_all=True, append_images=[second])
-    np.testing.assert_allclose(middles(path), [RED, GREEN, BLUE, WHITE], atol=8)
-
-
-def test_a_big_jpeg_is_not_read_too_small(tmp_path: Path) -> None:
-    # Stripes 16 wide, of which a decoding at an eighth keeps 2 and at less than the size asked for would keep none.
-    stripes = np.zeros((1024, 2048, 3), np.uint8)
-    stripes[:, ::32] = 255
-    for offset in range(16):
-        stripes[:, offset::32] = 255
-    path = tmp_path / "stripes.jpg"
-    Image.fromarray(stripes).save(path, quality=95)
-    pixels = read_picture(path, 128)
-    # 128 wide, a stripe is 1 wide: light, dark, light, dark.
-    assert pixels[:, 0::2].min() > 200
-    assert pixels[:, 1::2].max() < 55
-
-
-def test_a_frame_of_a_picture_has_its_glance(tmp_path: Path) -> None:
-    path = tmp_path / "grey.png"
-    quarters(0, 100, 200, 255, mode="L").save(path)
-    glance = Frame.from_pixels(read_picture(path, 2 * GLANCE_SIZE), index=0, seconds=0.0).glance()
-    corners = [int(glance[y, x]) for y in (3, -4) for x in (3, -4)]
-    np.testing.assert_allclose(corners, [0, 100, 200, 255], atol=1)
-
-
-def test_what_is_no_picture_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, path = tmp_path / "whole.png", tmp_path / "picture.png"
-    rng = np.random.default_rng(0)
-    Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(whole)
-    postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"
-
-    def complaint() -> str:
-        with pytest.raises(UnreadablePicture) as error:
-            read_picture(path, 32)
-        assert "\n" not in str(error.value)
-        return str(error.value)
-
-    assert complaint() == f"{path}: cannot be read (No such file or directory)"
-    for content in (b"", b"no picture", postscript):  # the last might start a program
-        path.write_bytes(content)
-        assert complaint() == f"{path}: not a known picture format (JPEG, PNG, WEBP, AVIF, BMP, GIF)"
-    path.write_bytes(whole.read_bytes()[:5000])
-    assert complaint().startswith(f"{path}: cannot be read (image file is truncated")
-    path.write_bytes(whole.read_bytes())
-    for limit in (64 * 64 - 1, 64 * 64 // 2 - 1):  # Pillow warns of the one and refuses the other
-        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
-        assert complaint().startswith(f"{path}: too big a picture (at most ")
-    monkeypatch.undo()
-    assert read_picture(path, 32).shape == (32, 32, 3)
-
-
-@pytest.mark.parametrize("suffix", sorted(PICTURE_SUFFIXES))
-def test_damage_anywhere_gives_a_picture_or_one_error(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"damaged{suffix}"
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    quarters(RED, GREEN, BLUE, WHITE, side=16).save(path, **({} if suffix == ".bmp" else {"exif": exif}))
-    content = path.read_bytes()
-    rng = np.random.default_rng(0)
-    for _ in range(60):
-        damaged = bytearray(content[: rng.integers(1, len(content) + 1)])
-        for place in rng.integers(0, len(damaged), rng.integers(0, 5)):
-            damaged[place] = rng.integers(0, 256)
-        path.write_bytes(damaged)
-        with contextlib.suppress(UnreadablePicture):
-            assert read_picture(path, 8).shape == (8, 8, 3)
-
-
-def test_a_picture_with_broken_metadata_is_a_picture(tmp_path: Path) -> None:
-    path = tmp_path / "picture.jpg"
-    quarters(RED, GREEN, BLUE, WHITE).save(path, exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff")
-    np.testing.assert_allclose(middles(path), [RED, GREEN, BLUE, WHITE], atol=3)

@@ -1,4 +1,4 @@
-"""What is left out while decoding changes no frame."""
+"""Skipping packets while decoding changes no frame."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -11,38 +11,39 @@ import pytest
 from numpy.typing import NDArray
 
 from picknet.video.file import Video
-from picknet.video.packets import SHORTEST_LEAP, Timetable
+from picknet.video.packets import MIN_SKIP, Timetable
+from picknet.video.passes import Pass
 
 NUM_FRAMES = 150
 GOP = 40
 
 
 def timetable(*packets: tuple[int, bool]) -> Timetable:
-    """packets: in the order stored, when each is shown and whether it is a key frame."""
+    """packets: in the order stored, when each is shown and whether it is a keyframe."""
     table = Timetable()
     for number, (shown, is_key) in enumerate(packets):
         table.add(shown=shown, decoded=number, is_key=is_key, is_hidden=False)
     return table
 
 
-def test_a_frame_needs_what_is_stored_since_its_key_frame() -> None:
+def test_a_frame_needs_the_packets_since_its_keyframe() -> None:
     table = timetable(*((number, number % 20 == 0) for number in range(100)))
     assert table.needed([5, 59, 90]) == [range(6), range(40, 60), range(80, 91)]
 
 
-def test_frames_of_one_group_are_decoded_in_one_go() -> None:
+def test_frames_of_one_group_are_decoded_together() -> None:
     table = timetable(*((number, number % 20 == 0) for number in range(100)))
     assert table.needed([5, 15, 45, 58]) == [range(16), range(40, 59)]
 
 
-def test_a_short_leap_is_not_worth_it() -> None:
+def test_few_packets_are_not_skipped() -> None:
     table = timetable(*((number, number % 20 == 0) for number in range(100)))
-    assert table.needed([20 - SHORTEST_LEAP, 20]) == [range(21)]
-    assert table.needed([19 - SHORTEST_LEAP, 20]) == [range(20 - SHORTEST_LEAP), range(20, 21)]
+    assert table.needed([20 - MIN_SKIP, 20]) == [range(21)]
+    assert table.needed([19 - MIN_SKIP, 20]) == [range(20 - MIN_SKIP), range(20, 21)]
 
 
-def test_a_frame_shown_before_the_key_frame_it_is_stored_after_needs_the_key_frame_before() -> None:
-    # An open group: the key frame 30 is stored before the frames 28 and 29, which refer to both sides of it.
+def test_a_frame_shown_before_the_keyframe_it_is_stored_after_needs_the_keyframe_before() -> None:
+    # An open group: the keyframe 30 is stored before the frames 28 and 29, which refer to both sides of it.
     group = ((number, number == 0) for number in range(28))
     table = timetable(*group, (30, True), (28, False), (29, False), (31, False))
     assert table.needed([29]) == [range(31)]
@@ -50,21 +51,21 @@ def test_a_frame_shown_before_the_key_frame_it_is_stored_after_needs_the_key_fra
 
 
 @pytest.mark.parametrize("packets", [[(0, 0), (None, 1)], [(0, 1), (1, 0)], [(1, 0), (2, -1)], [(3, 0), (3, 1)]])
-def test_times_that_make_no_sense_are_not_trusted(packets: list[tuple[int | None, int]]) -> None:
+def test_inconsistent_timestamps_are_not_trusted(packets: list[tuple[int | None, int]]) -> None:
     table = Timetable()
     for shown, decoded in packets:
         table.add(shown=shown, decoded=decoded, is_key=True, is_hidden=False)
     assert table.times() is None
 
 
-def test_packets_that_do_not_tell_when_they_are_decoded_are_taken_in_their_order() -> None:
+def test_packets_without_a_decoding_time_keep_their_order() -> None:
     table = Timetable()
     for shown, decoded in ((3, 2), (5, None), (4, 3)):
         table.add(shown=shown, decoded=decoded, is_key=False, is_hidden=False)
     assert list(table.times() or ()) == [3, 4, 5]
 
 
-def test_hidden_packets_have_no_time_but_may_be_needed() -> None:
+def test_hidden_packets_are_not_shown_but_may_be_needed() -> None:
     table = Timetable()
     for shown in range(6):
         table.add(shown=shown, decoded=shown, is_key=shown == 0, is_hidden=shown < 3)
@@ -73,7 +74,7 @@ def test_hidden_packets_have_no_time_but_may_be_needed() -> None:
 
 
 def scenery() -> Iterator[NDArray[np.uint8]]:
-    """Pictures that move, with noise and a cut, so that a frame decoded from others than its own would show."""
+    """Pictures that move, with noise and a cut, so that a frame decoded from the wrong references would show."""
     chance = np.random.default_rng(0)
     ground = np.kron(chance.integers(0, 255, (60, 120, 3)), np.ones((4, 4, 1), np.int64))
     for number in range(NUM_FRAMES):
@@ -156,7 +157,7 @@ def test_the_frames_are_those_that_decoding_everything_gives(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_some_of_the_frames_are_the_same_as_among_all_of_them(tmp_path: Path, name: str) -> None:
+def test_selected_samples_are_the_same_as_among_all_samples(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, *KINDS[name])
     with Video(path) as video:
         every = list(video.sample_evenly(count=20))
@@ -170,8 +171,8 @@ def test_some_of_the_frames_are_the_same_as_among_all_of_them(tmp_path: Path, na
         np.testing.assert_array_equal(frame.pixels(), every[frame.index].pixels())
 
 
-def test_nothing_is_decoded_after_the_last_frame_wanted(tmp_path: Path) -> None:
-    """A file whose second half is rubbish, which goes unnoticed."""
+def test_nothing_is_decoded_after_the_last_selected_sample(tmp_path: Path) -> None:
+    """The damaged second half of the file goes unnoticed."""
     path = write(tmp_path / "clip.mp4", *KINDS["h264.mp4"])
     damaged = clips.remux(path, tmp_path / "damaged.mp4", ruined=set(range(80, NUM_FRAMES)))
     with Video(damaged) as video:
@@ -181,7 +182,7 @@ def test_nothing_is_decoded_after_the_last_frame_wanted(tmp_path: Path) -> None:
         assert video.damage is not None
 
 
-def test_where_no_wanted_frame_can_be_had_it_is_the_last_that_can(tmp_path: Path) -> None:
+def test_if_no_selected_sample_decodes_the_last_frame_that_does_is_yielded(tmp_path: Path) -> None:
     path = write(tmp_path / "clip.mp4", *KINDS["h264.mp4"])
     damaged = clips.remux(path, tmp_path / "damaged.mp4", ruined=set(range(80, NUM_FRAMES)))
     with Video(damaged) as video:
@@ -192,7 +193,7 @@ def test_where_no_wanted_frame_can_be_had_it_is_the_last_that_can(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["h264.mp4", "open-groups.mkv", "mpeg2.m2ts", "no-key-frames.mp4", "mpeg4.avi"])
 @pytest.mark.parametrize("fps", [0.7, 2.0, 50.0])
-def test_the_frames_of_a_clock_are_those_that_decoding_everything_gives(tmp_path: Path, name: str, fps: float) -> None:
+def test_the_frames_by_time_are_those_that_decoding_everything_gives(tmp_path: Path, name: str, fps: float) -> None:
     with Video(write(tmp_path / name, *KINDS[name], uneven=name.endswith("mkv"))) as video:
         plain, frames = list(video._at_ticks(fps)), list(video.sample_by_time(fps=fps))
     assert len(frames) == len(plain) > 3
@@ -205,16 +206,16 @@ def test_the_frames_of_a_clock_are_those_that_decoding_everything_gives(tmp_path
 
 @pytest.mark.parametrize("name", ["h264.mp4", "mpeg4.mp4", "mpeg2.m2ts", "hevc.mp4", "mjpeg.mkv"])
 def test_common_files_are_not_decoded_in_full(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def everything(self: Video, *_: object) -> Iterator[object]:
+    def everything(self: Pass, *_: object) -> Iterator[object]:
         raise AssertionError("all of it is decoded")
 
     path = write(tmp_path / name, *KINDS[name])
     with Video(path) as video:
-        monkeypatch.setattr(Video, "_frames", everything)
+        monkeypatch.setattr(Pass, "timed_pictures", everything)
         assert len(list(video.sample_evenly(count=30))) == 30
 
 
-def test_a_file_that_reads_otherwise_the_second_time_is_decoded_in_full(tmp_path: Path) -> None:
+def test_a_file_that_changed_since_the_first_pass_is_decoded_in_full(tmp_path: Path) -> None:
     path = write(tmp_path / "clip.mp4", *KINDS["h264.mp4"])
     with Video(path) as video:
         right = [frame.pixels() for frame in video.sample_evenly(count=5)]
@@ -224,6 +225,6 @@ def test_a_file_that_reads_otherwise_the_second_time_is_decoded_in_full(tmp_path
         # As if a packet had been shown at another time: the frames wanted stay the same, being other packets.
         video._timetable._shown[70] += 1
         first_and_last = {index: times.index(video._timetable.shown(number)) for index, number in ((0, 0), (1, 149))}
-        assert [frame.index for frame in video._seen_at(first_and_last)] == [0]
+        assert [frame.index for frame in video._decoded_at(first_and_last)] == [0]
         again = [frame.pixels() for frame in video.sample_evenly(count=5)]
     np.testing.assert_array_equal(again, right)

@@ -35,7 +35,8 @@ class Content:
         """Open the container for one pass."""
         try:
             if self._path is None:
-                return av.open(self._reader(), options=reader_options())
+                container: InputContainer = av.open(self._reader(), options=reader_options())
+                return container
             # With its protocol in front, a name such as "a:b.mp4" is not taken for an address.
             return av.open(f"file:{self._path.absolute()}", options=file_options())
         except (av.FFmpegError, OSError) as error:

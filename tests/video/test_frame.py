@@ -1,0 +1,175 @@
+"""A frame: glance, pixels, thumbnail; and arrays as frames."""
+
+import itertools
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import clips
+import numpy as np
+import pytest
+from clips import area_average
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from picknet.errors import BadSetting
+from picknet.video.file import Video
+from picknet.video.frame import GLANCE_SIZE, Frame, frames_from
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    height=st.integers(56, 300),
+    width=st.integers(56, 300),
+    pixel_format=st.sampled_from(["gray", "yuv420p", "yuvj420p", "yuv444p", "yuv420p10le", "gray16le", "yuv422p12le"]),
+    seed=st.integers(0, 1000),
+)
+def test_a_glance_is_the_exact_area_average_of_the_luma_plane(
+    height: int, width: int, pixel_format: str, seed: int
+) -> None:
+    picture = av.VideoFrame(width, height, pixel_format)
+    bits = picture.format.components[0].bits
+    wide = bits > 8
+    random = np.random.default_rng(seed)
+    luma = random.integers(16 << (bits - 8), 236 << (bits - 8), (height, width)).astype("<u2" if wide else "u1")
+    for plane in picture.planes:
+        plane.update(random.bytes(plane.buffer_size))  # neither chroma nor the padding of a line may matter
+    rows = np.frombuffer(bytearray(picture.planes[0]), dtype=luma.dtype).reshape(height, -1).copy()
+    rows[:, :width] = luma
+    picture.planes[0].update(rows.tobytes())
+
+    mean = area_average(luma.astype(np.float64))
+    # White is the highest number in grey and JPEG video, elsewhere 235 of 255, black 16.
+    full_range = pixel_format.startswith(("gray", "yuvj"))
+    expected = mean * 255 / ((1 << bits) - 1) if full_range else (mean / (1 << (bits - 8)) - 16) * 255 / 219
+    glance = Frame(picture, index=0, seconds=0.0).glance()
+    assert glance.shape == (GLANCE_SIZE, GLANCE_SIZE)
+    assert glance.dtype == np.uint8
+    # Rounding to whole values costs 0.5, dithering from more bits to 8 another 1, the scaler's weights the rest.
+    assert np.abs(glance - expected).max() < (2.0 if wide else 1.0)
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (3, 5), (2, 400), (400, 2), (30, 40), (55, 57)])
+def test_a_frame_smaller_than_a_glance_has_one(height: int, width: int) -> None:
+    pixels = np.full((height, width, 3), 90, dtype=np.uint8)
+    pixels[: height // 2] = 30
+    glance = Frame.from_pixels(pixels, index=0, seconds=0.0).glance()
+    assert glance.shape == (GLANCE_SIZE, GLANCE_SIZE)
+    assert abs(int(glance[-1, -1]) - 90) <= 1
+    assert abs(int(glance[0, 0]) - (30 if height > 1 else 90)) <= 1
+
+
+def test_a_glance_of_colours_is_their_luma() -> None:
+    pixels = np.zeros((112, 112, 3), dtype=np.uint8)
+    pixels[:56, :56] = (255, 0, 0)
+    pixels[:56, 56:] = (0, 255, 0)
+    pixels[56:, :56] = (0, 0, 255)
+    pixels[56:, 56:] = (255, 255, 255)
+    glance = Frame.from_pixels(pixels, index=0, seconds=0.0).glance().astype(int)
+    # 0.299, 0.587 and 0.114 of 255.
+    assert np.abs(glance[:28, :28] - 76).max() <= 1
+    assert np.abs(glance[:28, 28:] - 150).max() <= 1
+    assert np.abs(glance[28:, :28] - 29).max() <= 1
+    assert np.abs(glance[28:, 28:] - 255).max() <= 1
+
+
+def test_a_frame_of_pixels_gives_them_back() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (61, 97, 3), dtype=np.uint8)
+    given_away = pixels.copy()
+    frame = Frame.from_pixels(given_away, index=4, seconds=2.5)
+    given_away[:] = 0  # a stream may fill the same buffer again
+    assert (frame.index, frame.seconds) == (4, 2.5)
+    np.testing.assert_array_equal(frame.pixels(), pixels)
+    frame.pixels()[:] = 0
+    np.testing.assert_array_equal(frame.pixels(), pixels)
+    np.testing.assert_array_equal(Frame.from_pixels(pixels[:, ::-1], index=0, seconds=0.0).pixels(), pixels[:, ::-1])
+
+
+def test_pixels_are_squashed_to_a_square(tmp_path: Path) -> None:
+    with Video(clips.write_clip(tmp_path / "clip.mp4", width=320, height=128)) as video:
+        frame = list(video.sample_evenly())[10]
+    for size in (32, 224, 500):
+        assert frame.pixels(size).shape == (size, size, 3)
+        assert clips.number_of(frame.pixels(size)) == clips.number_of(frame.pixels()) == 21
+
+
+def test_a_glance_is_computed_once_and_cannot_be_changed() -> None:
+    frame = Frame.from_pixels(clips.picture(3), index=0, seconds=0.0)
+    assert frame.glance() is frame.glance()
+    with pytest.raises(ValueError, match="read-only"):
+        frame.glance()[0, 0] = 1
+
+
+@pytest.mark.parametrize("shape", [(10, 10), (10, 10, 4), (3, 10, 10), (0, 10, 3)])
+def test_only_rgb_pixels_make_a_frame(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"a frame is RGB \(H, W, 3\) of uint8, not"):
+        Frame.from_pixels(np.zeros(shape, dtype=np.uint8), index=0, seconds=0.0)
+
+
+def test_a_colour_matrix_unknown_to_the_scaler_is_replaced() -> None:
+    for matrix in range(18):
+        picture = av.VideoFrame(96, 64, "yuv420p")
+        picture.colorspace = matrix
+        frame = Frame(picture, index=0, seconds=0.0)
+        assert frame.pixels().shape == (64, 96, 3)
+        assert frame.glance().shape == (GLANCE_SIZE, GLANCE_SIZE)
+
+
+@pytest.mark.parametrize("aspect", [None, Fraction(4, 3)])
+@pytest.mark.parametrize("rotation", [0, 90, 180])
+def test_a_thumbnail_is_the_frame_small_and_upright_with_square_pixels(
+    tmp_path: Path, aspect: Fraction | None, rotation: int
+) -> None:
+    path = clips.write_clip(tmp_path / "clip.mov", width=320, height=240, rotation=rotation, pixel_aspect=aspect)
+    with Video(path) as video:
+        frame = list(video.sample_evenly())[10]
+        sides = (video.height, video.width)
+    small = frame.thumbnail(80)
+    assert small.shape == (*(round(side * 80 / max(sides)) for side in sides), 3)
+    assert small.dtype == np.uint8
+    full = Image.fromarray(frame.pixels()).resize((small.shape[1], small.shape[0]), Image.Resampling.BOX)
+    assert np.abs(small.astype(int) - np.asarray(full)).mean() < 3
+    assert clips.number_of(np.rot90(small, -rotation // 90)) == 21
+
+
+def test_a_thumbnail_is_scaled_once_and_never_enlarged(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = Frame.from_pixels(clips.picture(5), index=0, seconds=0.0)
+    np.testing.assert_allclose(frame.thumbnail(5000), clips.picture(5), atol=1)
+    scaled: list[tuple[int, int]] = []
+    scale = Frame._scaled
+    monkeypatch.setattr(Frame, "_scaled", lambda self, w, h, *how: scaled.append((w, h)) or scale(self, w, h, *how))
+    assert frame.thumbnail(48).shape == (32, 48, 3)
+    assert scaled == [(48, 32)]
+    assert Frame.from_pixels(np.zeros((1, 900, 3), np.uint8), index=0, seconds=0.0).thumbnail(10).shape == (1, 10, 3)
+    with pytest.raises(BadSetting, match=r"^max_side is 0: at least 1 pixel is needed$"):
+        frame.thumbnail(0)
+
+
+def test_arrays_are_frames_at_a_constant_rate() -> None:
+    pictures = np.stack([clips.picture(number) for number in range(4)])
+    for items in (pictures, list(pictures), iter(pictures)):
+        frames = list(frames_from(items, fps=2))
+        assert [clips.number_of(frame.pixels()) for frame in frames] == [0, 1, 2, 3]
+        assert [(frame.index, frame.seconds) for frame in frames] == [(0, 0.0), (1, 0.5), (2, 1.0), (3, 1.5)]
+
+
+def test_frames_are_passed_on_as_they_are() -> None:
+    given = [Frame.from_pixels(clips.picture(0), index=7, seconds=3.5)]
+    assert list(frames_from(given)) == given
+
+
+def test_an_endless_iterable_is_read_only_as_far_as_needed() -> None:
+    frames = frames_from(clips.picture(number) for number in itertools.count())
+    assert clips.number_of(next(frames).pixels()) == 0
+
+
+def test_what_is_not_frames_is_refused_at_the_call() -> None:
+    with pytest.raises(BadSetting, match=r"^fps is 0: more than 0 frames a second are needed$"):
+        frames_from([], fps=0)
+    with pytest.raises(TypeError, match=r"^frames are an iterable of frames or RGB arrays, not int$"):
+        frames_from(5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^an array of frames is RGB \(n, H, W, 3\) of uint8, not \(64, 96, 3\) of"):
+        frames_from(clips.picture(0))
+    with pytest.raises(TypeError, match=r"^a frame is RGB \(H, W, 3\) of uint8, not str$"):
+        list(frames_from("no"))  # type: ignore[arg-type]
