@@ -14,7 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from picknet import metrics
-from picknet.metrics import Cider, MeteorFailed, MissingReferences, Scores, bleu, cider, meteor, rouge_l, score
+from picknet.metrics import (
+    METRICS,
+    Cider,
+    Measured,
+    Meteor,
+    MeteorFailed,
+    MissingReferences,
+    Scores,
+    bleu,
+    cider,
+    measure,
+    meteor,
+    rouge_l,
+    score,
+)
+from picknet.text import tokenise
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -59,13 +74,13 @@ def test_bleu_of_a_short_candidate_is_the_brevity_penalty() -> None:
     assert values == pytest.approx((penalty, penalty, penalty, penalty * 1e-6**0.25), rel=1e-6)
 
 
-def test_bleu_credits_a_word_as_often_as_one_reference_has_it() -> None:
+def test_bleu_counts_a_word_at_most_as_often_as_one_reference_has_it() -> None:
     # "the" occurs once in each reference, so one of the three counts; the closest length is 3, not 5.
     references = {"v": [["the", "cat", "sat"], ["on", "the", "mat", "it", "sat"]]}
     assert bleu({"v": ["the", "the", "the"]}, references)[0] == pytest.approx(1 / 3, rel=1e-6)
 
 
-def test_rouge_l_weighs_the_longest_common_subsequence() -> None:
+def test_rouge_l_is_the_f_measure_of_the_longest_common_subsequence() -> None:
     # "a c d" is common: precision 3/4, recall 3/5, (1 + 1.44) · 0.45 / (0.6 + 1.44 · 0.75) = 1.098 / 1.68
     assert rouge_l({"v": list("abcd")}, {"v": [list("acdef")]}) == pytest.approx(1.098 / 1.68, abs=1e-12)
 
@@ -85,7 +100,7 @@ def test_cider_clips_repeated_words_and_punishes_length() -> None:
     assert Cider(CATS_AND_DOGS).score({"cat": ["a", "cat", "cat"]}) == {"cat": pytest.approx(expected, abs=1e-12)}
 
 
-def test_all_scores_come_times_100_and_from_raw_captions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_of_raw_captions_are_times_100(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     scores = score({"cat": "A cat."}, {"cat": ["a cat"], "dog": ["a dog!"]})
     assert scores == Scores(
@@ -206,11 +221,40 @@ def test_a_video_without_references_is_named(metric) -> None:
         metric({}, CATS_AND_DOGS)
 
 
-def test_an_unknown_video_has_no_reward() -> None:
+def test_a_video_without_references_cannot_be_scored() -> None:
     with pytest.raises(MissingReferences, match=r"bird: no such video among the 2 that have references"):
         Cider(CATS_AND_DOGS).scores(["cat", "bird"], [["a"], ["a"]])
     with pytest.raises(MissingReferences, match=r"bird: has no references"):
         Cider({**CATS_AND_DOGS, "bird": []})
+
+
+# --- Resamples --------------------------------------------------------------------------------------------------------
+
+
+def test_a_resample_scores_as_its_videos_would_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    candidates = {"cat": "a cat sits", "dog": "a dog is running", "man": "two men"}
+    references = {"cat": ["a cat", "the cat is sitting"], "dog": ["a dog runs"], "man": ["a man", "two men run fast"]}
+    measured = measure(candidates, references)
+    # The cat twice and the dog once, as a corpus of three videos; document frequencies stay those of all references.
+    drawn = {"cat": "cat", "again": "cat", "dog": "dog"}
+    captions = {name: tokenise(candidates[video]) for name, video in drawn.items()}
+    several = {name: [tokenise(text) for text in references[video]] for name, video in drawn.items()}
+    fitted = Cider({video: [tokenise(text) for text in texts] for video, texts in references.items()})
+    ciders = fitted.scores(list(drawn.values()), list(captions.values()))
+    (scores,) = measured.resampled(np.array([[2 / 3, 1 / 3, 0.0]])).T
+    *bleus, rouge, meteor_score, cider_score = scores / 100
+    assert bleus == pytest.approx(bleu(captions, several), rel=1e-6)
+    assert rouge == pytest.approx(rouge_l(captions, several))
+    assert cider_score == pytest.approx(ciders.mean())
+    assert math.isnan(meteor_score)
+
+
+def test_a_resample_moves_meteor_by_as_much_as_the_mean_of_its_videos() -> None:
+    measured = Measured(np.ones((2, 10)), np.zeros(2), Meteor(0.3, np.array([0.2, 0.6])), np.zeros(2))
+    assert measured.scores().meteor == pytest.approx(30.0)
+    # The first video alone: 0.2 where the mean of both is 0.4.
+    assert measured.resampled(np.array([[1.0, 0.0]]))[METRICS.index("meteor"), 0] == pytest.approx(10.0)
 
 
 # --- METEOR -----------------------------------------------------------------------------------------------------------
@@ -218,7 +262,7 @@ def test_an_unknown_video_has_no_reward() -> None:
 ONE = ({"v": ["a", "cat"]}, {"v": [["a", "cat"], ["a", "dog"]]})
 
 
-def test_meteor_is_that_of_the_coco_code_whatever_the_country(
+def test_meteor_is_that_of_the_coco_code_in_any_locale(
     validation: Captions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coco = pytest.importorskip("pycocoevalcap.meteor.meteor")
@@ -228,7 +272,10 @@ def test_meteor_is_that_of_the_coco_code_whatever_the_country(
     candidates, references = one_against_others(validation, 0)
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Duser.language=de -Duser.country=DE")
     ours = meteor(candidates, references)
-    assert ours == pytest.approx(peer.compute_score(*as_coco(candidates, references))[0], abs=1e-9)
+    corpus, by_video = peer.compute_score(*as_coco(candidates, references))
+    assert ours is not None
+    assert ours.corpus == pytest.approx(corpus, abs=1e-9)
+    np.testing.assert_allclose(ours.by_video, by_video, atol=1e-9)
 
 
 @pytest.fixture
@@ -273,17 +320,17 @@ def assert_gone(pid: Path) -> None:
 def test_meteor_leaves_no_process_behind(fake_java) -> None:
     pid = fake_java(ANSWERING)
     threads = threading.active_count()
-    assert meteor(*ONE) == 3
+    assert meteor(*ONE).corpus == 3
     assert_gone(pid)
     assert threading.active_count() == threads
 
 
 def test_a_caption_cannot_break_the_protocol(fake_java) -> None:
     fake_java(ANSWERING)
-    assert meteor({"v": ["a\nEVAL", "|||", "b ||| c"]}, {"v": [["d", "|||"], ["|||\n"]]}) == 3
+    assert meteor({"v": ["a\nEVAL", "|||", "b ||| c"]}, {"v": [["d", "|||"], ["|||\n"]]}).corpus == 3
 
 
-def test_meteor_is_stopped_when_its_time_is_over(fake_java) -> None:
+def test_meteor_is_stopped_at_its_time_limit(fake_java) -> None:
     pid = fake_java("time.sleep(60)")
     start = time.monotonic()
     with pytest.raises(MeteorFailed, match=r"not finished after 1 s"):
@@ -292,16 +339,16 @@ def test_meteor_is_stopped_when_its_time_is_over(fake_java) -> None:
     assert_gone(pid)
 
 
-def test_a_program_that_does_not_listen_cannot_hang_meteor(fake_java) -> None:
+def test_a_program_that_does_not_read_cannot_hang_meteor(fake_java) -> None:
     pid = fake_java("time.sleep(60)")
     with pytest.raises(MeteorFailed, match=r"not finished after 1 s"):
         meteor({"v": ["word"] * 100_000}, {"v": [["word"]]}, seconds=1)  # more than a pipe holds
     assert_gone(pid)
 
 
-def test_a_talkative_program_cannot_hang_meteor(fake_java) -> None:
+def test_a_full_standard_error_cannot_hang_meteor(fake_java) -> None:
     fake_java("sys.stderr.write('warning\\n' * 100_000)\n" + ANSWERING)
-    assert meteor(*ONE, seconds=20) == 3
+    assert meteor(*ONE, seconds=20).corpus == 3
 
 
 def test_a_program_that_ends_early_is_reported(fake_java) -> None:

@@ -16,22 +16,24 @@ from picknet.captioner import Captioner, load
 from picknet.data import BadData
 from picknet.data.split import Clip, Split
 from picknet.metrics import Scores
-from picknet.study import comparison, judging
-from picknet.study.comparison import Comparison, Difference, Row, chart, compare, difference, markdown, write
+from picknet.study import bootstrap, comparison, judging
+from picknet.study.bootstrap import Interval
+from picknet.study.comparison import Comparison, Difference, Row, compare, difference
+from picknet.study.comparison_page import chart, room_chart, tables, write
 from picknet.study.judging import JudgedClip
 from picknet.text import tokenise
 
 
 def row(picker: str, picks: list[float], ciders: list[float], **more: Any) -> Row:
     scores = Scores(80.0, 70.0, 60.0, 46.0, 69.0, None, float(np.mean(ciders)))
-    told = {"setting": "k=1", "own": False, "spread": None, "differences": {}} | more
-    return Row(picker=picker, picks=np.array(picks), ciders=np.array(ciders), scores=scores, **told)
+    rest = {"setting": "k=1", "own": False, "spread": None} | more
+    return Row(picker=picker, picks=np.array(picks), ciders=np.array(ciders), scores=scores, **rest)
 
 
 UNIFORM = [row("uniform", [1, 1], [10, 20]), row("uniform", [2, 2], [30, 40])]
 
 
-def test_a_difference_is_read_off_the_line_between_two_settings() -> None:
+def test_a_difference_is_interpolated_between_two_settings() -> None:
     # 1.5 picks on average: uniform has 15 at one pick and 35 at two, so 25 there; 30 is 5 more.
     # A resample of the first clip alone has one pick, 25 against 10: 15 more. The second alone: 35 against 40, 5 less.
     # Of these two the 2.5th percentile is −5 + 0.025 · 20, the 97.5th 15 − 0.025 · 20.
@@ -51,7 +53,7 @@ def test_clips_are_paired() -> None:
     assert (found.mean, found.low, found.high) == pytest.approx((3.0, 3.0, 3.0))
 
 
-def test_where_the_other_never_picks_so_many_there_is_no_difference() -> None:
+def test_outside_the_other_pickers_range_there_is_no_difference() -> None:
     weights = np.full((3, 2), 0.5)
     assert difference(row("all", [30, 30], [50, 50]), UNIFORM, weights) is None
     assert difference(row("picknet", [1, 1], [50, 50]), UNIFORM[1:], weights) is None
@@ -65,7 +67,7 @@ def test_settings_with_the_same_mean_picks_count_as_their_average() -> None:
     assert found.mean == pytest.approx(5.0)  # 45 − (30 + 50) / 2
 
 
-def test_the_room_is_the_mean_over_clips_of_each_clips_worst_mean_and_best() -> None:
+def test_the_room_averages_the_worst_mean_and_best_of_each_clip() -> None:
     captions = {(0,): "a", (1,): "b", (2,): "c"}
     subsets = {1: [(0,), (1,)]} | {size: [(2,), (2,)] for size in range(2, 7)}
     judged = [JudgedClip(name, {}, subsets, captions) for name in ("cat", "dog")]
@@ -76,7 +78,7 @@ def test_the_room_is_the_mean_over_clips_of_each_clips_worst_mean_and_best() -> 
     assert (two.size, two.worst, two.mean, two.best) == (2, 8.0, 8.0, 8.0)
 
 
-def test_draws_are_averaged_and_their_spread_is_told() -> None:
+def test_draws_are_averaged_and_their_spread_is_kept() -> None:
     references = {"cat": [["a", "cat"]], "dog": [["a", "dog"]]}
     key = ("random", "k=1")
     judged = [
@@ -103,7 +105,7 @@ def _small() -> Iterator[None]:
         patch.setattr(judging, "THRESHOLDS", (0.2, 0.9))
         patch.setattr(judging, "KS", range(1, 4))
         patch.setattr(judging, "NUM_DRAWS", 2)
-        patch.setattr(comparison, "NUM_RESAMPLES", 20)
+        patch.setattr(bootstrap, "NUM_RESAMPLES", 20)
         yield
 
 
@@ -134,7 +136,7 @@ def result(captioner: Captioner, split: Split) -> Comparison:
     return compare([(captioner, split)], num_subsets=3)
 
 
-def test_a_row_is_what_the_metrics_say_of_its_captions(result: Comparison, split: Split) -> None:
+def test_a_row_has_the_metrics_of_its_captions(result: Comparison, split: Split) -> None:
     references = {
         clip.name: [tokenise(caption) for caption in clip.captions] for clip in split.clips if clip.name != "text"
     }
@@ -149,12 +151,12 @@ def test_a_row_is_what_the_metrics_say_of_its_captions(result: Comparison, split
 
 def test_one_seed_gives_one_result(captioner: Captioner, split: Split, result: Comparison) -> None:
     again = compare([(captioner, split)], num_subsets=3)
-    assert markdown(again) == markdown(result)
+    assert tables(again) == tables(result)
     assert again.clips == result.clips
     assert compare([(captioner, split)], num_subsets=3, seed=1).clips != result.clips
 
 
-def test_clips_judged_by_several_models_are_pooled(captioner: Captioner, split: Split, result: Comparison) -> None:
+def test_the_clips_of_several_models_are_pooled(captioner: Captioner, split: Split, result: Comparison) -> None:
     cat, _, dog, man = split.clips
     parts = [Split("folder", "all", clips, ()) for clips in ((cat,), (dog, man))]
     pooled = compare([(captioner, part) for part in parts], num_subsets=0)
@@ -166,8 +168,8 @@ def test_clips_judged_by_several_models_are_pooled(captioner: Captioner, split: 
             assert one.scores == other.scores
 
 
-def test_a_clip_that_two_models_are_to_judge_is_an_error(captioner: Captioner, split: Split) -> None:
-    with pytest.raises(BadData, match=r"^cat: is to be judged twice; a clip belongs to one model$"):
+def test_a_clip_given_to_two_models_is_an_error(captioner: Captioner, split: Split) -> None:
+    with pytest.raises(BadData, match=r"^cat: is given to two models; a clip belongs to one$"):
         compare([(captioner, split), (captioner, split)])
 
 
@@ -176,7 +178,7 @@ def test_no_readable_clip_is_an_error(captioner: Captioner, split: Split) -> Non
         compare([(captioner, Split("folder", "all", split.clips[1:2], ()))])
 
 
-def test_everything_is_written_and_can_be_read_back(result: Comparison, tmp_path: Path) -> None:
+def test_all_files_are_written_and_can_be_read_back(result: Comparison, tmp_path: Path) -> None:
     write(result, tmp_path / "out", command="picknet compare --data DATA")
     names = ["clips.csv", "comparison.csv", "comparison.md", "comparison.png", "comparison.svg", "room.png", "room.svg"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
@@ -205,32 +207,67 @@ def test_everything_is_written_and_can_be_read_back(result: Comparison, tmp_path
 
 def test_the_table_marks_the_models_own_setting_and_shows_intervals() -> None:
     rows = (
-        row("picknet", [2, 2], [50, 60], setting="threshold=0.5", own=True,
+        row("picknet", [2, 2], [50, 60], setting="threshold=0.5", own=True, interval=Interval(50.04, 60.0),
             differences={"uniform": Difference(1.25, -0.5, 3.0), "coin": Difference(-2.0, -4.0, 0.0)}),
         row("random", [2, 2], [40, 50], setting="k=2", spread=1.5),
     )  # fmt: skip
-    table = markdown(Comparison(rows, (), 0, (), {}, (), ("m",), "msvd", "val", 1, 0)).splitlines()
+    table = tables(Comparison(rows, (), 0, (), {}, (), ("m",), "msvd", "val", 1, 0)).splitlines()
     assert [cell.strip() for cell in table[4].split("|")[1:6]] == [
-        "PickNet *", "threshold=0.5", "2.00", "55.0", "+1.2 (−0.5 … +3.0)",
+        "PickNet *", "threshold=0.5", "2.00", "55.0 (50.0 … 60.0)", "+1.2 (−0.5 … +3.0)",
     ]  # fmt: skip
-    assert [cell.strip() for cell in table[5].split("|")[1:6]] == ["random", "k=2", "2.00", "45.0 ± 1.5", "–"]
+    assert [cell.strip() for cell in table[5].split("|")[1:6]] == ["random", "k=2", "2.00", "45.0", "–"]
     assert [cell.strip() for cell in table[-1].split("|")[1:5]] == [
         "threshold=0.5 *", "2.00", "+1.2 (−0.5 … +3.0)", "−2.0 (−4.0 … +0.0)",
     ]  # fmt: skip
 
 
-def test_the_picture_names_every_picker_once_in_each_panel(result: Comparison) -> None:
-    texts = [mark.text for mark in chart(result).marks if hasattr(mark, "text")]
-    for name in ("random", "k-means", "every n-th", "uniform, ends"):
-        assert texts.count(name) == 2, name
-    assert "uniform, centres" in texts
-    assert any(text.startswith("all ") for text in texts)
+def test_the_interval_of_a_row_is_the_bootstrap_of_its_cider(result: Comparison) -> None:
+    weights = bootstrap.resamples(3, seed=0)
+    for row in result.rows:
+        assert row.interval == bootstrap.interval(weights @ row.ciders)
 
 
-def test_comparing_needs_no_pytorch() -> None:
+def test_the_chart_names_every_picker_once_in_each_panel(result: Comparison) -> None:
+    figure = chart(result)
+    names = [text.get_text() for axes in figure.axes for text in axes.texts]
+    for name in ("random", "k-means", "every n-th", "uniform, ends", "PickNet", "uniform, centres"):
+        assert names.count(name) == 2, name
+    assert any(name.startswith("all ") for name in names)
+
+
+def test_picknet_is_green_with_a_band_and_rivals_are_grey(result: Comparison) -> None:
+    from matplotlib.colors import to_rgb
+
+    for axes in chart(result).axes:
+        assert len(axes.collections) == 1  # PickNet's band
+        colours = {text.get_text(): to_rgb(text.get_color()) for text in axes.texts}
+        red, green, blue = colours.pop("PickNet")
+        assert green > 2 * max(red, blue)
+        assert all(max(colour) - min(colour) < 0.1 for colour in colours.values())
+
+
+def test_axes_do_not_magnify_noise(result: Comparison) -> None:
+    scores, differences = chart(result).axes
+    low, high = scores.get_ylim()
+    values = [row.scores.cider for row in result.rows if row.mean_picks <= 3]
+    assert low <= min(values) - 5
+    assert high >= max(values) + 5
+    low, high = differences.get_ylim()
+    assert -low == high >= 10
+    intervals = [row.differences["uniform"] for row in result.rows if row.picker == "picknet" and row.differences]
+    assert all(low < found.low and found.high < high for found in intervals)
+
+
+def test_the_chart_of_the_room_shows_best_mean_and_worst(result: Comparison) -> None:
+    (axes,) = room_chart(result).axes
+    assert {text.get_text() for text in axes.texts} >= {"mean", "best of 3", "worst of 3"}
+
+
+def test_the_study_needs_neither_pytorch_nor_matplotlib_until_it_draws() -> None:
     import subprocess
     import sys
 
-    code = "import sys, json, picknet.study.comparison, picknet.report; print(json.dumps('torch' in sys.modules))"
+    modules = "picknet.study.evaluation, picknet.study.comparison_page, picknet.study.report"
+    code = f"import sys, json, {modules}; print(json.dumps([n for n in ('torch', 'matplotlib') if n in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) is False
+    assert json.loads(done.stdout) == []

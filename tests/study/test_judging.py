@@ -1,5 +1,6 @@
-"""Choices of frames, described: as a caption of the same frames would be, and nothing computed twice."""
+"""Captions of choices of frames: equal to those of the captioner, and nothing computed twice."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -13,7 +14,7 @@ from picknet.config import Config, ModelConfig
 from picknet.data.split import Clip
 from picknet.picking.picker import Pick
 from picknet.picking.plain import AllPicker, UniformPicker
-from picknet.study.judging import Look, Setting, dial, judge, rivals
+from picknet.study.judging import ClipFeatures, Setting, dial, judge, rivals
 from picknet.video.frame import Frame
 
 
@@ -41,17 +42,17 @@ class Chosen:
 CHOICES = [(0,), (0, 3), (0, 3, 7), (0, 4), (2, 3), (3,), (0, 3, 7, 11), tuple(range(12))]
 
 
-def test_every_choice_is_described_as_a_caption_of_these_frames_would_be(captioner: Captioner, clip: Clip) -> None:
+def test_every_choice_gets_the_caption_of_a_picker_of_these_frames(captioner: Captioner, clip: Clip) -> None:
     settings = [Setting("chosen", str(choice), (Chosen(*choice),)) for choice in CHOICES]
     judged = judge(
-        Look(captioner, None), clip, settings, beam=1, num_subsets=0, chance=np.random.default_rng(0)
+        ClipFeatures(captioner, None), clip, settings, beam=1, num_subsets=0, chance=np.random.default_rng(0)
     )
     assert judged.choices == {("chosen", str(choice)): [choice] for choice in CHOICES}
     for choice in CHOICES:
         assert judged.captions[choice] == captioner.caption(clip.path, picker=Chosen(*choice), beam=1).text
 
 
-def test_a_frame_meets_the_cnn_once_and_a_choice_is_described_once(
+def test_every_frame_goes_through_the_cnn_once_and_every_choice_is_described_once(
     captioner: Captioner, clip: Clip, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     features, encode, describe_all = captioner.runtime.features, captioner.runtime.encode, captioner.describe_all
@@ -69,7 +70,8 @@ def test_a_frame_meets_the_cnn_once_and_a_choice_is_described_once(
         Setting("more", "", (Chosen(3, 9, 10),)),
         Setting("all", "", (AllPicker(),)),
     ]
-    judged = judge(Look(captioner, None), clip, settings, beam=1, num_subsets=0, chance=np.random.default_rng(0))
+    features = ClipFeatures(captioner, None)
+    judged = judge(features, clip, settings, beam=1, num_subsets=0, chance=np.random.default_rng(0))
     assert judged.choices["some", "k=2"] == [(3, 9), (3, 9)]
     assert len(judged.captions) == sum(described) == 4
     assert sum(seen) == 12
@@ -78,38 +80,53 @@ def test_a_frame_meets_the_cnn_once_and_a_choice_is_described_once(
     assert encoded == [1, 1, 1, 2, 1, 1, 1, 1, 1, 2, 2, 1]
 
 
-def test_features_that_were_kept_are_the_same_numbers_and_need_no_cnn(
+def test_cached_features_are_the_same_numbers_and_need_no_cnn(
     captioner: Captioner, clip: Clip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Look(captioner, tmp_path)
-    first.frames(clip)
-    second = Look(captioner, tmp_path)
+    first = ClipFeatures(captioner, tmp_path)
+    first.read(clip)
+    second = ClipFeatures(captioner, tmp_path)
     monkeypatch.setattr(captioner.runtime, "features", lambda pixels: pytest.fail("the CNN was asked"))
-    assert len(second.frames(clip)) == 12
+    assert len(second.read(clip)) == 12
     assert np.array_equal(second.features, first.features)
 
 
-def test_a_damaged_or_foreign_cache_is_made_anew(captioner: Captioner, clip: Clip, tmp_path: Path) -> None:
-    look = Look(captioner, tmp_path)
-    look.frames(clip)
-    features = look.features
+def test_a_damaged_or_outdated_cache_file_is_replaced(captioner: Captioner, clip: Clip, tmp_path: Path) -> None:
+    first = ClipFeatures(captioner, tmp_path)
+    first.read(clip)
     (kept,) = tmp_path.iterdir()
     kept.write_bytes(kept.read_bytes()[:100])
-    again = Look(captioner, tmp_path)
-    again.frames(clip)
-    assert np.array_equal(again.features, features)
-    clip.path.touch()  # another time, another file
-    again.frames(clip)
+    again = ClipFeatures(captioner, tmp_path)
+    again.read(clip)
+    assert np.array_equal(again.features, first.features)
+    clip.path.touch()  # a new time of change means a new file
+    again.read(clip)
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_frames_feature_is_what_the_captioner_says(captioner: Captioner, clip: Clip) -> None:
-    look = Look(captioner, None)
-    frames = look.frames(clip)
-    assert np.allclose(look.feature(frames[5]), captioner.feature(frames[5]), atol=1e-6)
+def test_clips_of_equal_name_size_and_time_are_told_apart_by_their_path(
+    captioner: Captioner, clip: Clip, tmp_path: Path
+) -> None:
+    other = shutil.copytree(clip.path.parent, tmp_path / "other", copy_function=shutil.copy2) / clip.path.name
+    twin = Clip("cat", other, clip.captions)
+    assert other.stat().st_mtime_ns == clip.path.stat().st_mtime_ns
+    features = ClipFeatures(captioner, tmp_path / "cache")
+    features.read(clip)
+    features.read(twin)
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+    # A link to the same file is the same clip.
+    (tmp_path / "link.mp4").symlink_to(other)
+    features.read(Clip("cat", tmp_path / "link.mp4", clip.captions))
+    assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
-def test_the_rivals_are_there_at_all_their_settings_and_draw_ten_times_where_chance_plays() -> None:
+def test_a_frames_feature_is_that_of_the_captioner(captioner: Captioner, clip: Clip) -> None:
+    features = ClipFeatures(captioner, None)
+    frames = features.read(clip)
+    assert np.allclose(features.of_frame(frames[5]), captioner.feature(frames[5]), atol=1e-6)
+
+
+def test_rivals_have_all_their_settings_and_random_ones_ten_draws() -> None:
     settings = rivals(lambda frame: frame.glance().ravel(), seed=0)
     found: dict[str, list[str]] = {}
     for setting in settings:
@@ -121,13 +138,13 @@ def test_the_rivals_are_there_at_all_their_settings_and_draw_ten_times_where_cha
     assert {len(setting.pickers) for setting in settings} == {1, 10}
 
 
-def test_the_dial_has_the_models_own_setting_once(captioner: Captioner) -> None:
+def test_the_models_own_setting_is_compared_once(captioner: Captioner) -> None:
     settings = dial(captioner)
     assert [setting.own for setting in settings].count(True) == 1
     assert len({setting.setting for setting in settings}) == len(settings) > 5
 
 
-def test_the_dial_of_a_model_that_keeps_a_stride_is_its_stride() -> None:
+def test_a_model_with_a_stride_is_compared_at_several_strides() -> None:
     config = Config(model=ModelConfig(picker="stride", stride=7.0))
     runtime = SimpleNamespace(policy=lambda glances, templates, waits: waits / 2)
     settings = dial(cast(Captioner, SimpleNamespace(config=config, runtime=runtime)))
@@ -140,7 +157,7 @@ def test_the_dial_of_a_model_that_keeps_a_stride_is_its_stride() -> None:
 
 
 def test_random_subsets_have_their_size_and_no_frame_twice(captioner: Captioner, clip: Clip) -> None:
-    judged = judge(Look(captioner, None), clip, [], beam=1, num_subsets=4, chance=np.random.default_rng(1))
+    judged = judge(ClipFeatures(captioner, None), clip, [], beam=1, num_subsets=4, chance=np.random.default_rng(1))
     assert {size: [len(set(choice)) for choice in several] for size, several in judged.subsets.items()} == {
         size: [size] * 4 for size in range(1, 7)
     }

@@ -50,7 +50,7 @@ def cells(text: str, first: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
-def test_what_a_stage_added_is_the_mean_over_seeds_with_its_spread(tmp_path: Path) -> None:
+def test_the_gain_of_a_stage_is_the_mean_over_seeds_with_its_spread(tmp_path: Path) -> None:
     ciders = [(60.0, 64.0), (62.0, 64.0), (64.0, 67.0)]
     runs = [read_run(make_run(tmp_path / f"s{n}", seed=n, ciders=pair)) for n, pair in enumerate(ciders)]
     text = markdown(runs, curves=None)
@@ -64,7 +64,7 @@ def test_what_a_stage_added_is_the_mean_over_seeds_with_its_spread(tmp_path: Pat
     assert "missing" not in text.split("```")[-1]
 
 
-def test_a_run_is_told_with_its_clips_versions_commit_cost_and_command(tmp_path: Path) -> None:
+def test_a_run_is_listed_with_clips_versions_commit_cost_and_command(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "s3", seed=3))
     text = markdown([run], curves=None)
     assert cells(text, f"{tmp_path}/s3") == [
@@ -74,18 +74,18 @@ def test_a_run_is_told_with_its_clips_versions_commit_cost_and_command(tmp_path:
     assert cells(text, "supervision")[3] == "60.0"  # one run, no spread
 
 
-def test_a_run_that_notes_its_command_is_told_by_it(tmp_path: Path) -> None:
+def test_a_recorded_command_is_shown(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "run", command="picknet train configs/msvd.toml --data X --out run"))
     assert "```console\n$ picknet train configs/msvd.toml --data X --out run\n```" in markdown([run], curves=None)
 
 
-def test_a_run_that_went_on_from_a_model_names_it_and_its_stages(tmp_path: Path) -> None:
+def test_the_command_of_a_fine_tuned_run_names_model_and_stages(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "run", more={"dataset": "coco+msrvtt", "from": "old/model"}))
     again = "--data coco=DATA --data msrvtt=DATA --from old/model --stage supervision --stage reinforcement --out"
     assert again in markdown([run], curves=None)
 
 
-def test_runs_with_other_settings_stand_apart_and_the_differences_are_listed(tmp_path: Path) -> None:
+def test_runs_with_different_settings_are_separate_and_the_differences_are_listed(tmp_path: Path) -> None:
     runs = [
         read_run(make_run(tmp_path / "a")),
         read_run(make_run(tmp_path / "b", settings="beam = 1\nlength_exponent = 0.7\n")),
@@ -98,7 +98,7 @@ def test_runs_with_other_settings_stand_apart_and_the_differences_are_listed(tmp
     assert "model.stride" not in text
 
 
-def test_an_old_run_without_seconds_is_read_and_the_lack_is_said(tmp_path: Path) -> None:
+def test_an_old_run_without_seconds_is_read_and_the_gap_is_listed(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "old")
     lines = (folder / "metrics.csv").read_text().splitlines()
     (folder / "metrics.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines) + "\n")
@@ -110,26 +110,26 @@ def test_an_old_run_without_seconds_is_read_and_the_lack_is_said(tmp_path: Path)
     assert f"- {folder}: no origin.json" in text
 
 
-def test_a_run_that_was_cut_is_told_by_its_log(tmp_path: Path) -> None:
+def test_an_incomplete_run_is_reported_from_its_log(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "cut")
     (folder / "model" / "card.json").unlink()
     with (folder / "metrics.csv").open("a") as log:
         log.write("reinforcement,3,,0.")
     run = read_run(folder)
     assert len(run.epochs) == 4
-    assert "line 6 of metrics.csv is cut or no row of numbers, and is left out" in run.gaps
+    assert "line 6 of metrics.csv is incomplete or not a row of numbers; it is left out" in run.gaps
     assert "no model/card.json" in run.gaps
     # The card would tell epoch 2, whose picks are within the limits; the log only knows the highest.
     assert [(result.stage, result.best_epoch, result.val_cider) for result in run.results] == [
         ("supervision", 2, 60.0),
         ("reinforcement", 1, 65.0),
     ]
-    assert sum("told by its highest val_cider in metrics.csv" in gap for gap in run.gaps) == 2
+    assert sum("that of the highest CIDEr in metrics.csv" in gap for gap in run.gaps) == 2
 
 
 @pytest.mark.parametrize("part", ["config.toml", "clips.json", "versions.json", "model/card.json"])
 @pytest.mark.parametrize("content", [b"{", b"[1]\nx", b"\xff\xfe", b""])
-def test_a_damaged_part_is_a_gap_and_not_the_end(tmp_path: Path, part: str, content: bytes) -> None:
+def test_a_damaged_file_is_a_gap_and_not_an_error(tmp_path: Path, part: str, content: bytes) -> None:
     folder = make_run(tmp_path / "run")
     (folder / part).write_bytes(content)
     run = read_run(folder)
@@ -138,7 +138,7 @@ def test_a_damaged_part_is_a_gap_and_not_the_end(tmp_path: Path, part: str, cont
     assert (tmp_path / "report" / "report.md").exists()
 
 
-def test_a_run_that_has_only_begun_has_no_stage_and_no_curves(tmp_path: Path) -> None:
+def test_a_run_without_epochs_has_no_stage_and_no_curves(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     (folder / "metrics.csv").unlink()
     (folder / "model" / "card.json").unlink()
@@ -149,36 +149,38 @@ def test_a_run_that_has_only_begun_has_no_stage_and_no_curves(tmp_path: Path) ->
     assert "no metrics.csv: no epoch is done" in text
 
 
-def test_what_is_no_run_folder_is_an_error_that_says_so(tmp_path: Path) -> None:
+def test_any_other_folder_is_an_error_that_says_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "words.txt").touch()
     (tmp_path / "file").touch()
     for name, said in (
         ("none", "no such folder; a run is a folder"),
         ("file", "is not a folder; a run is a folder"),
-        ("", "is no run folder: it has none of origin.json, versions.json, metrics.csv; name what picknet train --out"),
-        ("model", "is a model folder, and has none of origin.json, versions.json, metrics.csv; name what picknet"),
+        ("", "is not a run folder: none of origin.json, versions.json, metrics.csv; a run folder is the --out of"),
+        ("model", "is a model folder: none of origin.json, versions.json, metrics.csv; a run folder is the --out of"),
     ):
         with pytest.raises(NotARun) as error:
             read_run(tmp_path / name)
         assert str(error.value).startswith(f"{tmp_path / name}: {said}")
 
 
-def test_stages_begin_at_the_same_place_for_all_runs(tmp_path: Path) -> None:
+def test_stages_start_at_the_same_place_for_all_runs(tmp_path: Path) -> None:
     short, long = make_run(tmp_path / "short"), make_run(tmp_path / "long", seed=1)
     with (long / "metrics.csv").open() as log:
         lines = log.read().splitlines()
     lines.insert(3, "supervision,3,1.5,,70.0,6.0,10.0")
     (long / "metrics.csv").write_text("\n".join(lines) + "\n")
-    drawn = chart([read_run(short), read_run(long)])
-    assert drawn is not None
-    texts = [mark.text for mark in drawn.marks if hasattr(mark, "text")]
-    for title in ("Loss", "Reward", "Validation CIDEr", "Validation picks"):
-        assert title in texts
-    assert texts.count("short") == texts.count("long") == 4
-    # Rewards come in reinforcement alone: both runs' first stands right of the longer supervision's three epochs.
-    svg = drawn.svg()
-    assert svg.count("<polyline") > 8
+    figure = chart([read_run(short), read_run(long)])
+    assert figure is not None
+    titles = {text.get_text() for text in figure.texts}
+    assert titles >= {"Loss", "Reward", "Validation CIDEr", "Validation picks"}
+    for axes in figure.axes:
+        names = [text.get_text() for text in axes.texts]
+        assert names.count("short") == names.count("long") == 1
+    # Rewards belong to reinforcement alone: both runs start right of the longer supervision's three epochs.
+    reward = figure.axes[1]
+    curves = [line.get_xdata().tolist() for line in reward.lines if not line.get_xdata()[0] == line.get_xdata()[-1]]
+    assert curves == [[4, 5], [4, 5]]
 
 
 def test_the_report_shows_its_curves(tmp_path: Path) -> None:

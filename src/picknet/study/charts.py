@@ -4,10 +4,11 @@ matplotlib is an optional extra and takes half a second to import, so it is impo
 deterministic: the same data gives the same bytes.
 """
 
+import contextlib
 import importlib.util
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,14 +118,11 @@ def require_matplotlib() -> None:
 
 def save(figure: "Figure", path: str | Path) -> None:
     """Write a chart in the format its suffix names; `path` is replaced as a whole or not at all."""
-    from matplotlib import rc_context
-
     suffix = Path(path).suffix.lower()
     if suffix not in METADATA:
         raise BadChart(f"{path}: a chart ends in {', '.join(METADATA)}")
     content = io.BytesIO()
-    with rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a letter the font lacks is drawn as a box
+    with _style():
         figure.savefig(content, format=suffix[1:], dpi=DPI, metadata=METADATA[suffix])
     with written_whole(path) as temporary:
         temporary.write_bytes(content.getvalue())
@@ -132,13 +130,10 @@ def save(figure: "Figure", path: str | Path) -> None:
 
 def line_chart(panels: Sequence[Panel]) -> "Figure":
     """The panels, one below the other."""
-    require_matplotlib()
-    from matplotlib import rc_context
-
     if not any(line.points for panel in panels for line in panel.lines):
         raise BadChart("a chart needs at least one point")
     heights = [_header(panel) + panel.height + 0.8 for panel in panels]
-    with rc_context(STYLE):
+    with _style():
         figure = _figure(WIDTH, sum(heights) + 2 * MARGIN - 0.35)
         top = figure.get_figheight() - MARGIN
         for panel, height in zip(panels, heights, strict=True):
@@ -152,9 +147,6 @@ def pick_histograms(counts: Sequence[int], positions: Sequence[int], *, num_fram
 
     counts: picks of each clip. positions: of all picks, from 0 to num_frames − 1.
     """
-    require_matplotlib()
-    from matplotlib import rc_context
-
     if not len(counts) or not len(positions):
         raise BadChart("the histograms of picks need at least one clip with a pick")
     by_count = np.bincount(np.asarray(counts), minlength=min(num_frames, 10) + 1)[1:] / len(counts)
@@ -165,7 +157,7 @@ def pick_histograms(counts: Sequence[int], positions: Sequence[int], *, num_fram
         ("Number of picks", f"share of {len(counts):,} clips · {mean}", "picks in a clip", by_count, 1),
         ("Position of the picks", f"share of {len(where):,} picks", f"frame, of {num_frames} sampled", by_position, 0),
     ]
-    with rc_context(STYLE):
+    with _style():
         height = 2.9
         figure = _figure(WIDTH, height)
         for number, (title, note, x_name, shares, first) in enumerate(parts):
@@ -183,6 +175,16 @@ def pick_histograms(counts: Sequence[int], positions: Sequence[int], *, num_fram
 
 
 # --- Parts of a figure; lengths in inches ---
+
+
+@contextlib.contextmanager
+def _style() -> Iterator[None]:
+    require_matplotlib()
+    from matplotlib import rc_context
+
+    with rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a letter the font lacks is drawn as a box
+        yield
 
 
 def _figure(width: float, height: float) -> "Figure":
