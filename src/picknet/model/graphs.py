@@ -167,8 +167,11 @@ class CompiledGraph:
                 if name in self._inputs and self._inputs[name].shape == given.shape:
                     np.copyto(self._inputs[name], given)
                 else:
-                    self._inputs[name] = np.array(given, self._dtypes[name], order="C")
-                    self._request.set_tensor(name, openvino.Tensor(self._inputs[name], shared_memory=True))
+                    # Forgotten first: after Ctrl-C in between, the array and the request's tensor must not differ.
+                    self._inputs.pop(name, None)
+                    array = np.array(given, self._dtypes[name], order="C")
+                    self._request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+                    self._inputs[name] = array
             self._request.infer()
             return {name: np.array(self._request.get_tensor(name).data) for name in self._outputs}
 
