@@ -12,8 +12,13 @@ from clips import write_audio, write_clip
 from command import Picknet, on_linux
 from PIL import Image
 
-from picknet.captioner import Caption, Sentence
 from picknet.picking.picker import Pick
+from picknet.results import Caption, Sentence
+
+KEYS = [
+    "video", "caption", "confidence", "num_picks", "picks", "frames_seen", "seconds", "model", "candidates", "damage",
+    "error",
+]  # fmt: skip
 
 
 def test_a_style_is_one_that_the_model_learned(picknet: Picknet, clips: Path, attending_folder: Path) -> None:
@@ -47,9 +52,12 @@ def test_a_folder_stands_for_its_videos_in_order_with_their_names(
 def test_json_is_one_object_a_line_with_the_contracted_keys(picknet: Picknet, clips: Path, model_folder: Path) -> None:
     _, out, _ = picknet("caption", clips, "--model", model_folder, "--format", "json", "--picker", "uniform", "--k", 2)
     cat, dog = map(json.loads, out.splitlines())
-    assert list(cat) == ["video", "caption", "confidence", "picks", "frames_seen", "model"]
+    assert list(cat) == KEYS
     assert cat["confidence"] is None
     assert (cat["video"], cat["frames_seen"], cat["model"]) == (str(clips / "cat.mp4"), 30, str(model_folder))
+    assert (cat["num_picks"], cat["seconds"], cat["damage"], cat["error"]) == (2, 1.6, None, None)
+    _, lines, _ = picknet("caption", clips, "--model", model_folder, "-f", "jsonl", "--picker", "uniform", "--k", 2)
+    assert lines == out
     assert [list(pick) for pick in cat["picks"]] == [["index", "seconds", "probability", "frame_number"]] * 2
     # The centres of two halves: of 30 frames, and of the 12 that the short clip has, at 25 frames a second.
     assert [pick["index"] for pick in cat["picks"]] == [7, 22]
@@ -62,7 +70,8 @@ def test_csv_can_be_read_back_whatever_the_names_hold(picknet: Picknet, tmp_path
     awkward = write_clip(tmp_path / 'says "hi", twice.mp4', num_frames=3)
     _, out, _ = picknet("caption", awkward, "--model", model_folder, "--format", "csv", "--picker", "all")
     (row,) = csv.DictReader(io.StringIO(out))
-    assert list(row) == ["video", "caption", "confidence", "picks", "seconds", "frames_seen", "model"]
+    columns = ["video", "caption", "confidence", "picks", "seconds", "frames_seen", "model", "damage", "error"]
+    assert list(row) == columns
     assert row["confidence"] == ""
     assert row["video"] == str(awkward)
     assert (row["picks"], row["seconds"], row["frames_seen"]) == ("0 1 2", "0.000 0.040 0.080", "3")
@@ -93,7 +102,7 @@ def test_candidates_are_a_line_each_with_their_probabilities(picknet: Picknet, c
 def test_candidates_are_a_list_in_json_and_columns_in_csv(picknet: Picknet, clips: Path, sure: Path) -> None:
     options = (clips / "cat.mp4", "--model", sure, "--candidates", 3)
     content = json.loads(picknet("caption", *options, "--format", "json").out)
-    assert list(content) == ["video", "caption", "confidence", "picks", "frames_seen", "model", "candidates"]
+    assert list(content) == KEYS
     assert (content["caption"], content["confidence"]) == ("a cat is sitting", 0.375)
     assert content["candidates"] == [
         {"caption": "a cat is sitting", "probability": pytest.approx(0.25)},

@@ -1,4 +1,6 @@
+import csv
 import errno
+import io
 import json
 import os
 import shutil
@@ -73,8 +75,10 @@ def test_a_budget_is_kept_to_and_with_exact_spent(picknet: Picknet, clips: Path,
         (["--budget", "0"], "--budget 0: 1 to 1,000 frames are possible"),
         (["--budget", "-1"], "--budget -1: 1 to 1,000 frames are possible"),
         (["--budget", "10000"], "--budget 10000: 1 to 1,000 frames are possible"),
-        (["--budget", "3", "--picker", "uniform"], "--budget is for --picker picknet; uniform takes --k"),
-        (["--exact"], "--exact needs a --budget to keep to"),
+        (["--budget", "3", "--model", "msvd"], "--model msvd: with a --budget no model picks; --picker picknet keeps"),
+        (["--model", "msvd", "--picker", "all"], "--model msvd: the picker all uses no model"),
+        (["--budget", "3", "--exact", "--picker", "uniform"], "--exact needs a --budget, and no --picker beside it"),
+        (["--exact"], "--exact needs a --budget, and no --picker beside it"),
         (["--max-side", "0"], "Invalid value for '--max-side': "),
         (["--image-format", "gif"], "Invalid value for '--image-format': "),
     ],
@@ -91,8 +95,10 @@ def test_picks_that_cannot_be_are_a_usage_error(
 def test_without_a_folder_pick_has_to_print_the_frames_themselves(picknet: Picknet) -> None:
     code, out, err = picknet("pick", "cat.mp4", "--budget", 3)
     assert (code, out) == (2, "")
-    told = "--format paths needs a folder: --out DIR; possible without one are base64, openai, anthropic"
-    assert err == f"picknet: {told}\n"
+    assert err == (
+        "picknet: where to? Name a folder for the images, --out DIR, or a --format that needs none: "
+        "json, jsonl, csv, base64, openai, anthropic\n"
+    )
 
 
 def test_pick_prints_ready_parts_of_messages(
@@ -122,6 +128,41 @@ def test_pick_prints_ready_parts_of_messages(
     # Of 40 frames at 25 a second, 30 are sampled.
     assert lines == [{**same, "index": index, "frame_number": number} for index, number in ((7, 10), (22, 30))]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_pick_prints_its_index_as_json_lines_or_csv(picknet: Picknet, clips: Path, tmp_path: Path) -> None:
+    arguments = ("pick", clips / "cat.mp4", clips / "dog.mkv", "--picker", "uniform", "--k", 2)
+    rows = {}
+    for place in ((), ("--out", tmp_path / "frames")):
+        _, out, _ = picknet(*arguments, *place, "--format", "json")
+        videos = [json.loads(line) for line in out.splitlines()]
+        shutil.rmtree(tmp_path / "frames", ignore_errors=True)
+        _, out, _ = picknet(*arguments, *place, "--format", "jsonl")
+        rows[bool(place)] = [json.loads(line) for line in out.splitlines()]
+        assert rows[bool(place)] == [{"video": one["video"], **row} for one in videos for row in one["picks"]]
+        shutil.rmtree(tmp_path / "frames", ignore_errors=True)
+        _, out, _ = picknet(*arguments, *place, "--format", "csv")
+        assert [row["seconds"] for row in csv.DictReader(io.StringIO(out))] == ["0.4", "1.2", "0.12", "0.36"]
+        assert out.splitlines()[0] == "video,file,index,seconds,probability,frame_number,width,height"
+        assert out.count("video,file") == 1
+    assert json.loads((tmp_path / "frames" / "dog" / "index.json").read_text()) == videos[1]
+    assert [row["file"] for row in rows[True]] == ["0001-00h00m00.400s.jpg", "0002-00h00m01.200s.jpg"] + [
+        "0001-00h00m00.120s.jpg", "0002-00h00m00.360s.jpg",
+    ]  # fmt: skip
+    assert "file" not in rows[False][0]
+
+
+def test_a_budget_of_a_picker_keeps_some_of_its_picks(picknet: Picknet, clips: Path, model_folder: Path) -> None:
+    def picks(*options: object) -> list[int]:
+        _, out, _ = picknet("pick", clips / "cat.mp4", "--format", "jsonl", *options)
+        return [json.loads(line)["index"] for line in out.splitlines()]
+
+    several = picks("--picker", "uniform", "--k", 8)
+    few = picks("--picker", "uniform", "--k", 8, "--budget", 3)
+    assert len(few) == 3
+    assert set(few) < set(several)
+    assert few != several[:3]
+    assert len(picks("--picker", "picknet", "--model", model_folder, "--budget", 1)) == 1
 
 
 def test_parts_of_messages_can_be_printed_beside_the_files(picknet: Picknet, clips: Path, tmp_path: Path) -> None:
@@ -165,7 +206,7 @@ def test_pick_leaves_a_folder_with_other_things_alone(picknet: Picknet, clips: P
     for place in (clips, clips / "notes.txt"):
         code, _, err = picknet("pick", clips / "cat.mp4", "--out", place, "--picker", "all")
         assert code == 2
-        assert err == f"picknet: {place}: is there already and is not an empty folder; name a new one\n"
+        assert err == f"picknet: {place}: exists and is not an empty folder; name a new one\n"
     assert sorted(clips.iterdir()) == before
 
 
@@ -205,17 +246,20 @@ def test_on_a_full_disk_the_frames_that_were_written_are_kept(
 
 
 def test_a_live_source_needs_a_budget(picknet: Picknet, tmp_path: Path) -> None:
-    for options in ([], ["--budget", 3, "--exact"]):
+    for options in ([], ["--budget", 3, "--exact"], ["--budget", 3, "--picker", "uniform"]):
         code, _, err = picknet("pick", "rtsp://me:geheim@camera/1", "--out", tmp_path / "frames", *options)
-        name = "rtsp://me:***@camera/1"
         assert code == 2
-        assert err == f"picknet: {name}: may have no end; --budget N, without --exact, says how much to keep\n"
+        assert err == (
+            "picknet: rtsp://me:***@camera/1: a live source, which may have no end; pick from it with --budget N, "
+            "without --exact and --picker\n"
+        )
 
 
-def test_an_address_among_files_is_told_without_its_password(picknet: Picknet) -> None:
-    code, _, err = picknet("caption", "rtsp://me:geheim@camera/1")
-    told = "an address, not a file; picknet stream describes those"
-    assert (code, err) == (1, f"picknet: rtsp://me:***@camera/1: {told}\n")
+@pytest.mark.parametrize("command", ["caption", "timeline"])
+def test_a_live_source_among_files_is_refused_without_its_password(picknet: Picknet, command: str) -> None:
+    code, _, err = picknet(command, "rtsp://me:geheim@camera/1")
+    message = "a live source, which may have no end; use picknet stream"
+    assert (code, err) == (1, f"picknet: rtsp://me:***@camera/1: {message}\n")
 
 
 def test_a_pipe_is_picked_from_in_one_pass(tmp_path: Path) -> None:

@@ -201,13 +201,15 @@ def _segments(
 ) -> "Iterator[Segment]":
     """The segments of a film, each of which is drawn into the storyboard as it passes."""
     damage = None
-    for segment in captioner.timeline(video, fps=fps, picker=watcher, beam=beam):
-        damage = segment.damage
+    try:
+        for segment in captioner.timeline(video, fps=fps, picker=watcher, beam=beam):
+            damage = segment.damage
+            if board:
+                board.add(segment, watcher.take(segment.picks))
+            yield segment
+    finally:
         if board:
-            board.add(segment, watcher.take(segment.picks))
-        yield segment
-    if board:
-        board.end()
+            board.end()  # after Ctrl-C with the segments so far
     if damage:
         note(f"{video}: {damage}; described what could be read")
 

@@ -99,7 +99,7 @@ def content_of(source: object, *, timeout: float) -> Content:
         raise UnreadableVideo(f"{location.name}: not a finite file; `stream` describes cameras and streams")
     path = Path(source)
     _check_file(path)
-    return Content(str(path), functools.partial(path.open, "rb"), path=path)
+    return Content(os.fspath(source), functools.partial(path.open, "rb"), path=path)
 
 
 def _content_of_file(file: BinaryIO) -> Content:
