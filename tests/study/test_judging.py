@@ -70,8 +70,8 @@ def test_every_frame_goes_through_the_cnn_once_and_every_choice_is_described_onc
         Setting("more", "", (Chosen(3, 9, 10),)),
         Setting("all", "", (AllPicker(),)),
     ]
-    features = ClipFeatures(captioner, None)
-    judged = judge(features, clip, settings, beam=1, num_subsets=0, chance=np.random.default_rng(0))
+    clip_features = ClipFeatures(captioner, None)
+    judged = judge(clip_features, clip, settings, beam=1, num_subsets=0, chance=np.random.default_rng(0))
     assert judged.choices["some", "k=2"] == [(3, 9), (3, 9)]
     assert len(judged.captions) == sum(described) == 4
     assert sum(seen) == 12

@@ -179,7 +179,7 @@ def test_stages_start_at_the_same_place_for_all_runs(tmp_path: Path) -> None:
         assert names.count("short") == names.count("long") == 1
     # Rewards belong to reinforcement alone: both runs start right of the longer supervision's three epochs.
     reward = figure.axes[1]
-    curves = [line.get_xdata().tolist() for line in reward.lines if not line.get_xdata()[0] == line.get_xdata()[-1]]
+    curves = [line.get_xdata().tolist() for line in reward.lines if line.get_xdata()[0] != line.get_xdata()[-1]]
     assert curves == [[4, 5], [4, 5]]
 
 

@@ -30,7 +30,7 @@ RUN_PARTS = ("origin.json", "versions.json", "metrics.csv")
 """Files that a run folder has and a model folder has not."""
 CURVES = {
     "loss": ("Loss", "per word, mean over an epoch", 0.0),
-    "reward": ("Reward", "mean over the sampled picks of an epoch", 0.0),
+    "reward": ("Reward", "mean over the sampled picks of an epoch", 0.05),
     "val_cider": ("Validation CIDEr", "of greedy captions", 5.0),
     "val_picks": ("Validation picks", "mean per clip", 1.0),
 }
