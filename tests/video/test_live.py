@@ -564,7 +564,7 @@ def test_a_day_of_a_camera_takes_no_more_memory_than_its_first_hour(captioner):
     for update in captioner.stream(frames, picker=picker, fps=0.1):
         if update.seconds >= 3600 * (len(hours) + 1):
             hours.append(resident_megabytes())
-    # A scene begins a frame after its view and lasts 60 frames: five picks, the last one 49 frames after the change. The
+    # A scene begins a frame after its view and lasts 60 frames: five picks, the last 49 frames after the change. The
     # first scene begins at 0 and lasts a frame longer, for a sixth.
     num_views = day // 60
     assert (update.frames_seen, update.num_picks, update.scene) == (day - 60 + 50, 5 * num_views + 1, num_views - 1)
