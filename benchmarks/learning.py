@@ -27,14 +27,15 @@ from timing import alternate, parser, ratio, save, summary, times
 import picknet
 from picknet import metrics
 from picknet.captioner import Captioner
-from picknet.config import Config
+from picknet.config import STAGES, Config
 from picknet.data.split import Clip, Split
 from picknet.study.evaluation import evaluate
 from picknet.text import Vocabulary
-from picknet.training import runs, stages
+from picknet.training import judges, learner, runs, stages
 from picknet.training.batches import prepare
-from picknet.training.features import SeenSplit
+from picknet.training.features import FeatureSplit
 from picknet.training.network import Network
+from picknet.training.progress import TrainingProgress
 from picknet.video.frame import GLANCE_SIZE
 
 EVALUATED_CLIPS = 10
@@ -63,12 +64,12 @@ def evaluation(captioner: Captioner, path: Path, repeats: int) -> dict[str, Any]
     return {"clips": EVALUATED_CLIPS, "times": times(rounds), "ratio": ratio(rounds, *things)}
 
 
-def synthetic(clips: tuple[Clip, ...], config: Config) -> SeenSplit:
+def synthetic(clips: tuple[Clip, ...], config: Config) -> FeatureSplit:
     chance = torch.Generator().manual_seed(0)
     frames = len(clips), config.video.num_frames
     glances = torch.randint(0, 256, (*frames, GLANCE_SIZE, GLANCE_SIZE), generator=chance, dtype=torch.uint8)
     features = torch.randn((*frames, config.model.grid**2, 1280), generator=chance).half()
-    return SeenSplit(clips, glances, features, torch.full((len(clips),), config.video.num_frames), ())
+    return FeatureSplit(clips, glances, features, torch.full((len(clips),), config.video.num_frames), ())
 
 
 @contextmanager
@@ -94,7 +95,8 @@ def epochs(config: Config, clips: tuple[Clip, ...], repeats: int) -> dict[str, A
     vocabulary = Vocabulary.from_captions(captions, min_count=1)
     data = prepare(train, val, vocabulary, config, CPU)
     found: dict[str, Any] = {}
-    for name, learn in stages.BY_STAGE.items():
+    for name in STAGES:
+        learn = getattr(stages, name)
         stage = dataclasses.replace(getattr(config, name), epochs=repeats, batch_size=BATCH_SIZE, average=0.0)
         torch.manual_seed(0)
         network = Network(config.model, len(vocabulary), pretrained=False)
@@ -105,11 +107,14 @@ def epochs(config: Config, clips: tuple[Clip, ...], repeats: int) -> dict[str, A
             rows.append({"epoch": values[-1]["seconds"], **spent})
             spent.clear()
 
+        progress = TrainingProgress()
+        progress.on_epoch = report  # type: ignore[method-assign]
+
         with tempfile.TemporaryDirectory() as folder, ExitStack() as measuring:
-            measuring.enter_context(timed(runs.Learner, "step", spent, "steps"))
-            measuring.enter_context(timed(stages, "language_reward", spent, "reward"))
+            measuring.enter_context(timed(learner.Learner, "step", spent, "steps"))
+            measuring.enter_context(timed(judges, "language_reward", spent, "reward"))
             changed = dataclasses.replace(config, **{name: stage})
-            learn(network, data, changed, runs.Run(Path(folder), changed, CPU, report))
+            learn(network, data, changed, runs.Run(Path(folder), changed, CPU, progress))
         found[name] = {part: summary([row.get(part, 0.0) for row in rows]) for part in ("epoch", "steps", "reward")}
         found[name]["against its steps"] = summary([row["epoch"] / row["steps"] for row in rows])
     return found
