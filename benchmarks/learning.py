@@ -22,7 +22,6 @@ from unittest.mock import patch
 import torch
 from cider import make_captions
 from footage import make
-from picknet.training.progress import TrainingProgress
 from timing import alternate, parser, ratio, save, summary, times
 
 import picknet
@@ -36,6 +35,7 @@ from picknet.training import judges, learner, runs, stages
 from picknet.training.batches import prepare
 from picknet.training.features import FeatureSplit
 from picknet.training.network import Network
+from picknet.training.progress import TrainingProgress
 from picknet.video.frame import GLANCE_SIZE
 
 EVALUATED_CLIPS = 10
