@@ -177,7 +177,7 @@ def write_audio(path: Path, *, cover: bool = False) -> Path:
 
 
 def remux(source: Path | io.BytesIO, path: Path, *, ruined: Collection[int] = ()) -> Path:
-    """Move the video packets of `source` into another container; the content of the packets with the `ruined` numbers is overwritten."""
+    """Move the video packets of `source` into another container, with garbage in those whose numbers are `ruined`."""
     with av.open(source if isinstance(source, io.BytesIO) else str(source)) as given:
         # An AVIF sequence has a still picture, too, beside its track of frames.
         video = max(given.streams.video, key=lambda stream: stream.frames)

@@ -20,7 +20,7 @@ from picknet.video.connection import BrokenConnection, Connection
 from picknet.video.file import UnreadableVideo, Video
 from picknet.video.frame import Frame, checked_fps, frames_from, sampling_clock
 from picknet.video.frame_queue import Arrival, FrameQueue
-from picknet.video.source import Location, Pixels, Source, UnreachableSource, is_binary_file, locate
+from picknet.video.source import Location, Pixels, Source, UnreachableSource, is_binary_file, is_open_pipe, locate
 from picknet.video.stream_clock import StreamClock
 
 __all__ = ["BadSetting", "Live", "LostSource", "checked_fps"]
@@ -100,10 +100,10 @@ class Live:
             self.name, self._finite = "bytes", source
         elif is_binary_file(source):
             self.name = source.name if isinstance(getattr(source, "name", None), str) else "file"
-            if source.seekable():
-                self._finite = source
-            else:
+            if is_open_pipe(source):
                 self._location = Location("pipe", self.name, "", file=source)
+            else:
+                self._finite = source
         else:
             self._given = cast("Iterable[Frame | Pixels]", source)
             self._frames_given = frames_from(self._given, fps=self._fps)
