@@ -1,4 +1,4 @@
-"""The fast way and the plain way say the same. `benchmarks/agreement.py` compares them over a whole split."""
+"""The optimised captioner agrees with a plain one. `benchmarks/agreement.py` compares them on a whole split."""
 
 from pathlib import Path
 
@@ -29,14 +29,14 @@ def some_clips() -> list[Path]:
     return found[:: len(found) // NUM_CLIPS][:NUM_CLIPS]
 
 
-def test_the_sample_is_told_as_by_the_plain_way(agreement) -> None:
+def test_the_sample_gets_the_caption_and_picks_of_the_plain_captioner(agreement) -> None:
     ((fast, plain, _),) = agreement.captions([SAMPLE])
     assert fast.text == plain.text
     assert [pick.index for pick in fast.picks] == [pick.index for pick in plain.picks]
     assert [pick.seconds for pick in fast.picks] == [pick.seconds for pick in plain.picks]
 
 
-def test_real_clips_are_told_as_by_the_plain_way(agreement) -> None:
+def test_real_clips_get_the_captions_and_picks_of_the_plain_captioner(agreement) -> None:
     found = list(agreement.captions(some_clips()))
     for fast, plain, _ in found:
         assert [pick.index for pick in fast.picks] == [pick.index for pick in plain.picks]
@@ -44,7 +44,7 @@ def test_real_clips_are_told_as_by_the_plain_way(agreement) -> None:
     assert [fast.text for fast, _, _ in found] == [plain.text for _, plain, _ in found]
 
 
-def test_real_clips_are_seen_as_by_the_plain_way(agreement) -> None:
+def test_real_clips_have_the_pixels_and_times_of_plain_decoding(agreement) -> None:
     captioner = load()
     for path in some_clips()[:3]:
         with Video(path) as video:
