@@ -10,7 +10,6 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command import Picknet, on_linux
@@ -325,11 +324,11 @@ def test_if_no_confidence_can_be_fitted_the_card_is_unchanged(
 def test_a_card_that_cannot_be_written_is_an_error_before_any_clip_is_captioned(
     picknet: Picknet, calibratable: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(**options: Any) -> None:
-        raise OSError(errno.EROFS, "Read-only file system", f"{options['dir']}/new")
+    def refuse(target: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(target))
 
     model, data = calibratable
-    monkeypatch.setattr("picknet.files.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("picknet.files._new_file", refuse)
     monkeypatch.setattr("picknet.captioner.Captioner.caption", lambda *_: pytest.fail("captioned"))
     code, out, err = picknet("calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all")
     assert (code, out) == (1, "")
