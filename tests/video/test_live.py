@@ -19,7 +19,6 @@ import pytest
 import servers
 from servers import Feed, transport_stream
 
-import picknet.video.live
 from picknet.picking.learned import PickNetPicker
 from picknet.picking.plain import AllPicker, EveryNthPicker
 from picknet.video.file import UnreadableVideo
@@ -48,7 +47,7 @@ def chunks():
 @pytest.fixture
 def notes(monkeypatch):
     """The notes of a source; a lost one is tried again at once."""
-    monkeypatch.setattr(picknet.video.live, "FIRST_DELAY", 0.1)
+    monkeypatch.setattr("picknet.video.follower.FIRST_DELAY", 0.1)
     return []
 
 
