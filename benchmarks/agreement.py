@@ -1,9 +1,9 @@
-"""Do the fast ways of doing things change what is said? Picks and words, against the plain way, over a split.
+"""Does fast inference change captions? Picks and words against plain inference, over a split.
 
     python benchmarks/agreement.py [msvd:val:../shared/msvd …] [--clips 99]
 
-The plain way decodes every frame of a file in its order, glances at every sample, computes all graphs in 32 bits, and
-ends a search only when no open sentence can win any more.
+Plain inference decodes every frame in order, glances at every sample, computes all graphs in 32 bits, and stops a
+search only when no open sentence can win.
 """
 
 import argparse
@@ -26,20 +26,20 @@ MSVD = ROOT.parent / "shared" / "msvd"
 
 
 def captions(paths: Sequence[Path]) -> Iterator[tuple[Caption, Caption, bool]]:
-    """The caption of each video, the plain way's, and whether the first was a close call."""
+    """For each video the fast caption, the plain one, and whether the fast one was computed again in 32 bits."""
     fast = load()
     with patch.object(runtime, "PRECISION", dict.fromkeys(runtime.PRECISION, "f32")):
         plain = load()
     for path in paths:
         with patch.object(search, "MORE_WORDS", plain.config.text.max_words):
             expected = plain.caption(plainly_sampled(path, plain))
-        with patch.object(fast.runtime, "exact_features", wraps=fast.runtime.exact_features) as looked_again:
+        with patch.object(fast.runtime, "exact_features", wraps=fast.runtime.exact_features) as computed_again:
             found = fast.caption(path)
-        yield found, expected, looked_again.called
+        yield found, expected, computed_again.called
 
 
 def plainly_sampled(path: Path, plain: Captioner) -> Iterator[Frame]:
-    """The samples of a video, by decoding everything."""
+    """The samples of a video, decoding everything."""
     with Video(path) as video:
         yield from video._at_positions(video._middles(plain.config.video.num_frames))
 
@@ -64,7 +64,7 @@ def compared(dataset: Dataset, name: str, folder: str, most_clips: int) -> dict[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("splits", nargs="*", default=[f"msvd:val:{MSVD}"], help="dataset:split:folder")
-    parser.add_argument("--clips", type=int, default=99, help="the first so many of each")
+    parser.add_argument("--clips", type=int, default=99, help="number of clips of each split")
     arguments = parser.parse_args()
     found = [compared(*split.split(":", 2), arguments.clips) for split in arguments.splits]
     save("agreement", {"splits": found}, f"python {shlex.join(sys.argv)}")

@@ -1,23 +1,23 @@
-"""Who spends a budget of frames best: on short clips, and on films in which little happens?
+"""Pickers with a budget of frames, compared on short clips and on films in which little happens.
 
     python benchmarks/budgets.py --data MSVD --work FOLDER --out FOLDER [--seed 0]
 
-Short clips: of each of the 99 validation clips, 30 frames at even distances, of which 2 to 12 are chosen. What a choice
-is worth is the CIDEr of the caption it leads to, and how well it covers the clip: the mean distance of the CNN feature
-of every sampled frame to the nearest chosen one (less is better).
+Short clips: 99 validation clips, 30 evenly spaced frames each, of which 2 to 12 are picked. Measured are the CIDEr of
+the caption, and coverage: the mean distance of the CNN feature of every sampled frame to the nearest pick (less is
+better).
 
-Films: 20 of them by films.py, watched at 1 frame a second, budgets of 5, 10 and 15. An event is found when one of its
-frames is chosen; its caption is that of the chosen frames of it, and one that is not found scores 0.
+Films: 20 films by films.py (`--films 0` skips them), sampled at 1 frame a second, budgets of 5, 10 and 15. An event is
+found if one of its frames is picked; its caption is made from its picks, and an event that is not found scores 0.
 
-  budget     `BudgetPicker`: one pass, does not know the length
+  budget     `BudgetPicker`: one pass, without knowing the length
   uniform    the centres of N equal parts
-  random     N frames by chance, the mean of several draws
+  random     N random frames, mean of several draws
   k-means    the frames nearest to the N centres of the CNN features of all frames
-  policy     the learned picker at a stride of an N-th of the frames; of more than N picks the surest
+  policy     the learned picker at a stride of an N-th of the frames; of more than N picks the most probable
   content, adaptive, threshold, histogram
-             PySceneDetect's detectors on every frame, at their own settings: the frames with which scenes begin, the
-             strongest cuts first where there are more than N. On short clips, where most have no cut, `content` takes
-             the N sampled frames of the highest score instead.
+             PySceneDetect's detectors on every frame, at their default settings: the first frames of scenes, the
+             strongest cuts first if there are more than N. Most short clips have no cut: there, `content` takes the N
+             sampled frames of the highest score.
 
 Writes budgets.json, budgets.md and budgets.png. Needs the `bench` extra.
 """
@@ -49,13 +49,13 @@ from scenedetect import (
 
 from picknet.captioner import Captioner, load
 from picknet.data.split import load_split
-from picknet.files import write_text
+from picknet.files import write_text, written_whole
 from picknet.metrics import Cider
 from picknet.picking.budget import BudgetPicker
 from picknet.picking.learned import learned_picker
 from picknet.picking.picker import Picker
 from picknet.picking.plain import KMeansPicker, RandomPicker, UniformPicker
-from picknet.study.charts import COLOURS, GREEN, Line, Panel, line_chart, save
+from picknet.study.charts import GREEN, GREY, Line, Panel, line_chart, save
 from picknet.study.judging import Choice, ClipFeatures, described
 from picknet.text import tokenise
 from picknet.video.frame import Frame
@@ -65,7 +65,7 @@ BUDGETS = range(2, 13)
 FILM_BUDGETS = (5, 10, 15)
 NUM_DRAWS = 3
 NUM_SAMPLES = 10_000
-"""Of the bootstrap."""
+"""Bootstrap samples."""
 DETECTORS: dict[str, Callable[[], SceneDetector]] = {
     "content": ContentDetector,
     "adaptive": AdaptiveDetector,
@@ -75,7 +75,7 @@ DETECTORS: dict[str, Callable[[], SceneDetector]] = {
 
 
 class Chooser:
-    """All rivals that choose among frames that lie before them."""
+    """The pickers that choose among given frames."""
 
     def __init__(self, captioner: Captioner, feature: Callable[[Frame], Array], *, seed: int) -> None:
         self._captioner = captioner
@@ -83,7 +83,7 @@ class Chooser:
         self._chance = np.random.default_rng(seed)
 
     def choices(self, frames: Sequence[Frame], budget: int) -> dict[str, list[Choice]]:
-        """By rival; more than one where chance plays."""
+        """Choices by picker; several where the picker is random."""
         policy = self._captioner.runtime.policy
         stride = max(len(frames) / budget, 1.0)
         pickers: dict[str, list[Picker]] = {
@@ -105,7 +105,7 @@ class Chooser:
 
 @dataclass
 class Tally:
-    """What a rival reached at one budget, choice by choice."""
+    """Scores of a picker at one budget, choice by choice."""
 
     values: dict[str, list[float]] = field(default_factory=dict)
 
@@ -126,19 +126,19 @@ Table = dict[str, dict[int, Tally]]
 def short_clips(captioner: Captioner, data: Path, work: Path, *, beam: int, seed: int) -> Table:
     split = load_split(data, dataset="msvd", split="val")
     cider = _cider(split.clips)
-    look = ClipFeatures(captioner, work / "features")
-    look.cache.mkdir(parents=True, exist_ok=True)  # type: ignore[union-attr]
-    chooser = Chooser(captioner, look.of_frame, seed=seed)
+    features = ClipFeatures(captioner, work / "features")
+    features.cache.mkdir(parents=True, exist_ok=True)  # type: ignore[union-attr]
+    chooser = Chooser(captioner, features.of_frame, seed=seed)
     table: Table = {}
     for clip in split.clips:
-        frames = look.read(clip)
+        frames = features.read(clip)
         contents = content_scores(clip.path, [frame.seconds for frame in frames])
         found = {budget: chooser.choices(frames, budget) for budget in BUDGETS}
         for budget, choices in found.items():
             choices["content"] = [tuple(sorted(np.argsort(-contents, kind="stable")[:budget].tolist()))]
         wanted = {choice for choices in found.values() for several in choices.values() for choice in several}
-        captions = described(captioner, look.features, wanted, beam=beam)
-        means = look.features.mean(axis=1)
+        captions = described(captioner, features.features, wanted, beam=beam)
+        means = features.features.mean(axis=1)
         for budget, choices in found.items():
             for name, several in choices.items():
                 tally = table.setdefault(name, {}).setdefault(budget, Tally())
@@ -149,13 +149,13 @@ def short_clips(captioner: Captioner, data: Path, work: Path, *, beam: int, seed
 
 
 def coverage(features: Array, choice: Choice) -> float:
-    """features: (frames, feature) -> the mean distance to the nearest chosen one"""
+    """features: (frames, feature) -> mean distance of a frame to the nearest pick"""
     away = np.linalg.norm(features[:, None] - features[None, list(choice)], axis=2)
     return float(away.min(axis=1).mean())
 
 
 def content_scores(path: Path, seconds: Sequence[float]) -> Array:
-    """The content detector's highest score since the sampled frame before; the first frame comes before all."""
+    """The content detector's highest score since the previous sample; infinite for the first frame."""
     stats = StatsManager()
     manager = SceneManager(stats)
     manager.add_detector(ContentDetector())
@@ -184,7 +184,7 @@ def films(captioner: Captioner, data: Path, work: Path, *, beam: int, seed: int,
         chooser = Chooser(captioner, feature, seed=seed)
         found = {budget: chooser.choices(frames, budget) for budget in FILM_BUDGETS}
         for name, starts in scene_starts(film).items():
-            # The sampled frame at or after the beginning of a scene stands for it.
+            # A scene is represented by the first sample at or after its start.
             places = [int(min(np.searchsorted(times, at - 1e-3), len(times) - 1)) for at in starts]
             for budget, choices in found.items():
                 choices[name] = [tuple(sorted(dict.fromkeys(places[:budget])))]
@@ -202,17 +202,18 @@ def films(captioner: Captioner, data: Path, work: Path, *, beam: int, seed: int,
         captions = described(captioner, cells, wanted, beam=beam)
         for (budget, name), parts in of_events.items():
             tally = table.setdefault(name, {}).setdefault(budget, Tally())
-            for event, picked in zip(itertools.cycle(film.events), parts):  # one draw after another
-                said = tokenise(captions[picked]) if picked else []
-                score = 100 * float(cider.scores([event.clip], [said])[0]) if picked else 0.0
+            for event, picked in zip(itertools.cycle(film.events), parts):  # draw by draw
+                score = 0.0
+                if picked:
+                    score = 100 * float(cider.scores([event.clip], [tokenise(captions[picked])])[0])
                 tally.add(**{"found": float(bool(picked)), "cider": score, film.kind: float(bool(picked))})
     return table
 
 
 def scene_starts(film: Film) -> dict[str, list[float]]:
-    """By detector, when scenes begin: the first frame, then the strongest cuts first. Kept beside the film.
+    """Scene starts by detector: the first frame, then cuts by falling strength. Cached beside the film.
 
-    How strong a cut is tells the mean difference of hue, saturation and value, which is the content detector's score.
+    The strength of a cut is the mean difference of hue, saturation and value, the content detector's score.
     """
     path = film.path.with_name(f"{film.path.stem}-scenes.json")
     if not path.exists():
@@ -238,9 +239,9 @@ def scene_starts(film: Film) -> dict[str, list[float]]:
 
 
 def _means(captioner: Captioner, film: Film, frames: Sequence[Frame], cache: Path) -> Array:
-    """The CNN feature of every frame, which k-means needs: (frames, feature), kept on disk since it takes a while.
+    """The CNN feature of every frame, for k-means: (frames, feature). Cached.
 
-    It is looked at anew when its glance differs by a grey value from that of the frame looked at last.
+    A feature is computed again when the glance differs by more than a grey value from that of the last computed frame.
     """
     weights = (captioner.runtime.folder / "weights.safetensors").read_bytes()
     path = cache / f"{film.path.stem}-{hashlib.sha256(weights).hexdigest()[:16]}.npy"
@@ -267,8 +268,8 @@ def _cider(clips: Sequence[Any]) -> Cider:
 
 
 def differences(table: Table, *, seed: int) -> dict[str, list[float]]:
-    """What the budget's choice is worth beside the uniform one, on short clips: by budget, and over all of them, the
-    mean difference in CIDEr and the ends of its 95 % interval (bootstrap over clips, paired)."""
+    """CIDEr of budget minus uniform on short clips, by budget and over all: the mean and the ends of its 95 % interval
+    (paired bootstrap over clips)."""
     of = {n: np.subtract(*(table[who][n].values["cider"] for who in ("budget", "uniform"))) for n in BUDGETS}
     rows = {**{str(n): values for n, values in of.items()}, "all": np.mean([*of.values()], axis=0)}
     num_clips = len(rows["all"])
@@ -287,44 +288,62 @@ def markdown(short: dict[str, Any], long: dict[str, Any], against: dict[str, lis
             cells = " | ".join(f"{row[str(budget)][key]:.{digits}f}" for budget in BUDGETS)
             lines.append(f"| {name} | {cells} |")
         lines.append("")
-    told = [f"{n} {mean:+.1f} ({low:+.1f} … {high:+.1f})" for n, (mean, low, high) in against.items()]
-    lines += ["CIDEr of budget minus uniform, with its 95 % interval, by N: " + ", ".join(told), ""]
+    listed = [f"{n} {mean:+.1f} ({low:+.1f} … {high:+.1f})" for n, (mean, low, high) in against.items()]
+    lines += ["CIDEr of budget minus uniform, with its 95 % interval, by N: " + ", ".join(listed), ""]
     heads = [f"{what}, N = {budget}" for what in ("found", "CIDEr") for budget in FILM_BUDGETS]
     lines += ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for name, row in long.items():
         found = [f"{100 * row[str(budget)]['found']:.0f} %" for budget in FILM_BUDGETS]
-        said = [f"{row[str(budget)]['cider']:.1f}" for budget in FILM_BUDGETS]
-        lines.append(f"| {name} | " + " | ".join(found + said) + " |")
+        ciders = [f"{row[str(budget)]['cider']:.1f}" for budget in FILM_BUDGETS]
+        lines.append(f"| {name} | " + " | ".join(found + ciders) + " |")
     lines += ["", "Found at N = 10, by the kind of film:", "", "| | " + " | ".join(KINDS) + " |", "|---" * 4 + "|"]
     for name, row in long.items():
         lines.append(f"| {name} | " + " | ".join(f"{100 * row['10'][kind]:.0f} %" for kind in KINDS) + " |")
     return "\n".join(lines) + "\n"
 
 
-def draw(short: dict[str, Any], path: Path) -> None:
-    colours = {name: GREEN if name == "budget" else colour for name, colour in zip(short, COLOURS, strict=False)}
-
-    def lines(key: str) -> list[Line]:
-        return [
-            Line(name, [[(budget, row[str(budget)][key]) for budget in BUDGETS]], colours[name])
-            for name, row in short.items()
-        ]
-
+def draw(short: dict[str, Any], against: dict[str, list[float]], path: Path) -> None:
+    means = [[(float(n), against[str(n)][0]) for n in BUDGETS]]
+    band = [(float(n), *against[str(n)][1:]) for n in BUDGETS]
+    difference = Line("budget", means, GREEN, 2.6, band=band)
+    names = sorted(short, key=lambda name: name != "budget")
+    coverages = [
+        Line(
+            name,
+            [[(budget, short[name][str(budget)]["coverage"]) for budget in BUDGETS]],
+            *((GREEN, 2.6) if name == "budget" else (GREY,)),
+        )
+        for name in names
+    ]
     panels = [
-        Panel("CIDEr of the caption", "99 validation clips", "frames", lines("cider"), padding=5.0),
-        Panel("Distance of a frame to the nearest pick", "CNN features; less is better", "frames", lines("coverage")),
+        Panel(
+            "CIDEr of budget minus uniform",
+            "99 validation clips, with 95 % intervals",
+            "frames",
+            [difference],
+            levels=[("uniform", 0.0)],
+            padding=5.0,
+            symmetric=True,
+        ),
+        Panel(
+            "Distance of a frame to the nearest pick",
+            "CNN features; less is better",
+            "frames",
+            coverages,
+            from_zero=True,
+        ),
     ]
     save(line_chart(panels), path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="a folder with MSVD's videos and captions")
+    parser.add_argument("--data", type=Path, required=True, help="folder with MSVD's videos and captions")
     parser.add_argument("--work", type=Path, required=True, help="films and features, outside of the repository")
-    parser.add_argument("--out", type=Path, required=True, help="a folder for budgets.json, .md and .png")
+    parser.add_argument("--out", type=Path, required=True, help="folder for budgets.json, .md and .png")
     parser.add_argument("--model", help="a model folder; the default model otherwise")
     parser.add_argument("--films", type=int, default=NUM_FILMS)
-    parser.add_argument("--beam", type=int, default=1, help="beam width; greedy, as many captions are written")
+    parser.add_argument("--beam", type=int, default=1, help="beam width; greedy by default")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     captioner = load(arguments.model)
@@ -339,11 +358,11 @@ def main() -> None:
     table = short_clips(captioner, arguments.data, arguments.work, **given)
     short, against = plain(table), differences(table, seed=arguments.seed)
     result = {**given, "model": captioner.name, "films": long, "short_clips": short, "budget_minus_uniform": against}
-    told = markdown(short, long, against)
+    text = markdown(short, long, against)
     write_text(arguments.out / "budgets.json", json.dumps(result, indent=2) + "\n")
-    write_text(arguments.out / "budgets.md", told)
-    draw(short, arguments.out / "budgets.png")
-    print(told)
+    write_text(arguments.out / "budgets.md", text)
+    draw(short, against, arguments.out / "budgets.png")
+    print(text)
 
 
 if __name__ == "__main__":

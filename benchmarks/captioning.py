@@ -1,13 +1,12 @@
-"""What does a caption cost, stage by stage, and against what else one could do with the file?
+"""Time of a caption, stage by stage and against alternatives.
 
     python benchmarks/captioning.py [--sizes 320x240 640x360 1280x720] [--repeats 7]
 
-A clip of ten seconds, the model loaded and warm. Compared with a caption are: decoding the file and doing nothing with
-it, by the same decoder in as many threads; the same picks by a policy that looks at a glance of each sample, which the
-shipped one does not; the same model on all 30 samples, on 6 of them at even distances, on a random half and on k-means
-(the paper's table); and what one would write without picknet: OpenCV's loop over all frames and the same CNN in PyTorch
-on 30 of them, decord instead of OpenCV, and PySceneDetect to choose the frames. What is not installed (the `bench` and
-`train` extras) is left out.
+A clip of ten seconds, the model loaded and warm. The alternatives: decoding the file and nothing else, with the same
+decoder and threads; the same picks by a policy that looks at every sample, which the shipped one does not; the same
+model on all 30 samples, on 6 uniform ones, on a random half and on k-means (the paper's table); and without picknet:
+OpenCV's loop over all frames with the same CNN in PyTorch on 30 of them, decord instead of OpenCV, and PySceneDetect to
+choose frames. Alternatives that are not installed (extras `bench` and `train`) are skipped.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ from typing import Any
 import av
 import numpy as np
 from footage import make
-from timing import in_turns, parser, ratio, save, times
+from timing import alternate, parser, ratio, save, times
 
 import picknet
 from picknet.captioner import Captioner, find_model
@@ -35,14 +34,14 @@ LOOKING = "caption, all samples glanced at"
 
 
 def decode(path: Path) -> int:
-    """Every frame, nothing else."""
+    """Decode every frame."""
     with av.open(str(path)) as container:
         container.streams.video[0].thread_type = "AUTO"
         return sum(1 for _ in container.decode(video=0))
 
 
 class Looking:
-    """A picker that has no plan, so that it is shown every sample."""
+    """A picker without a plan: it is given every sample."""
 
     def __init__(self, picker: Picker) -> None:
         self.pick = picker.pick
@@ -62,7 +61,7 @@ def rivals(captioner: Captioner, path: Path) -> dict[str, Callable[[], object]]:
 
 
 def by_hand(path: Path) -> dict[str, Callable[[], object]]:
-    """What one would write instead."""
+    """The same task without picknet."""
     found: dict[str, Callable[[], object]] = {}
     with contextlib.suppress(ImportError):
         import cv2
@@ -108,7 +107,7 @@ def by_hand(path: Path) -> dict[str, Callable[[], object]]:
 
 
 def stages(captioner: Captioner, path: Path) -> dict[str, Callable[[], object]]:
-    """The parts of a caption, each by itself, on what the part before it gives."""
+    """The stages of a caption, each on the output of the one before."""
     runtime, size = captioner.runtime, captioner.config.model.image_size
     with Video(path) as video:
         frames = list(video.sample_evenly(count=NUM_FRAMES))
@@ -118,38 +117,38 @@ def stages(captioner: Captioner, path: Path) -> dict[str, Callable[[], object]]:
     pixels = [frame.pixels(size)[None] for frame in chosen]
     features = [runtime.features(one) for one in pixels]
 
-    def opened() -> None:
+    def open_only() -> None:
         with Video(path):
             pass
 
-    def decoded(only: Collection[int] | None = None) -> None:
+    def decode_samples(only: Collection[int] | None = None) -> None:
         with Video(path) as video:
             for _ in video.sample_evenly(count=NUM_FRAMES, only=only):
                 pass
 
-    def glanced() -> None:
+    def glance() -> None:
         for frame in frames:
             frame._glance = None
             frame.glance()
 
-    def encoded() -> Any:
+    def encode() -> Any:
         state = runtime.start()
         for feature in features:
             state = runtime.encode(feature, state)
         return state
 
-    memory = encoded()
+    memory = encode()
     wait = np.zeros(1, np.float32)
     return {
-        "open": opened,
-        "open and decode what the picks need": partial(decoded, [pick.index for pick in picks]),
-        "open and decode what all samples need": decoded,
-        "glance": glanced,
+        "open": open_only,
+        "open and decode what the picks need": partial(decode_samples, [pick.index for pick in picks]),
+        "open and decode what all samples need": decode_samples,
+        "glance": glance,
         "policy": lambda: [runtime.policy(glance[None], glances[0][None], wait) for glance in glances],
         "colour conversion": lambda: [frame.pixels(size) for frame in chosen],
         "CNN": lambda: [runtime.features(one) for one in pixels],
         "CNN, in 32 bits": lambda: [runtime.exact_features(one) for one in pixels],
-        "encoder": encoded,
+        "encoder": encode,
         "decoder (beam)": lambda: captioner.describe(memory),
     }
 
@@ -165,8 +164,8 @@ def main() -> None:
         path = make(arguments.work, width=width, height=height, seconds=SECONDS)
         things = {"decode alone": partial(decode, path), "caption": partial(captioner.caption, path)}
         things |= rivals(captioner, path) | by_hand(path)
-        rounds = in_turns(things, repeats=arguments.repeats)
-        parts = in_turns(stages(captioner, path), repeats=arguments.repeats)
+        rounds = alternate(things, repeats=arguments.repeats)
+        parts = alternate(stages(captioner, path), repeats=arguments.repeats)
         clips.append(
             {
                 "size": size,

@@ -1,10 +1,10 @@
-"""How much faster is the fitted CIDEr than the COCO code's, as the reward of a batch?
+"""Speed of the fitted CIDEr against the COCO code's, as the reward of a batch.
 
     python benchmarks/cider.py [--captions sents_train_lc_nopunc.txt] [--repeats 15]
 
-A batch is 128 videos with 40 references each. Ours was fitted once on all videos of the file; theirs gets the batch's
-references with every call, as its interface demands. Both score the same captions in turn. Without a caption file
-(`video<TAB>caption` a line; MSVD's is used where it lies in ../shared) made-up captions of like statistics serve.
+A batch is 128 videos with 40 references each. Ours is fitted once on all videos of the file; theirs gets the batch's
+references with every call, as its interface requires. Both score the same captions alternately. Without a caption file
+(lines of `video<TAB>caption`; MSVD's is used if it is in ../shared) synthetic captions of similar statistics are used.
 Needs the `meteor` extra.
 """
 
@@ -40,7 +40,7 @@ def read_captions(path: Path) -> Captions:
 
 
 def make_captions(rng: random.Random, *, num_videos: int = 1000) -> Captions:
-    """As in MSVD: about 7 words, few of them very common, and most of the others shared by the captions of a video."""
+    """Synthetic captions like MSVD's: about 7 words, a few very common, most others shared within a video."""
     words = [f"word{rank}" for rank in range(9000)]
     common = [1 / (rank + 2) for rank in range(len(words))]
     captions: Captions = {}
@@ -82,12 +82,13 @@ def main() -> int:
 
     start = time.perf_counter()
     whole = Cider(captions)
-    print(f"captions   {path or 'made up'}: {len(captions)} videos, fitted once in {time.perf_counter() - start:.2f} s")
+    fit_seconds = time.perf_counter() - start
+    print(f"captions   {path or 'synthetic'}: {len(captions)} videos, fitted once in {fit_seconds:.2f} s")
 
     ours, theirs, ratios, differences = [], [], [], []
     for _ in range(arguments.repeats):
         batch = rng.sample(videos, BATCH_SIZE)
-        # As a captioner's samples are: some fit their video, some would fit another.
+        # Like a captioner's samples: some fit their video, some another.
         candidates = [rng.choice(captions[rng.choice([video, rng.choice(videos)])]) for video in batch]
         references = [[" ".join(tokens) for tokens in captions[video]] for video in batch]
         sentences = [" ".join(tokens) for tokens in candidates]
@@ -96,7 +97,7 @@ def main() -> int:
         theirs.append(seconds(coco_scores, references, sentences))
         ratios.append(theirs[-1] / ours[-1])
 
-        # Theirs counts document frequencies in the batch: for the same scores, ours is fitted on the batch as well.
+        # Theirs counts document frequencies in the batch, so ours is fitted on the batch to compare scores.
         same = Cider({video: captions[video] for video in batch}).scores(batch, candidates)
         differences.append(np.abs(same - coco_scores(references, sentences)).max())
 
@@ -106,7 +107,7 @@ def main() -> int:
     print(f"ratio      {statistics.median(ratios):5.0f} ({min(ratios):.0f} to {max(ratios):.0f}; {len(ratios)} pairs)")
     print(f"scores     differ by {max(differences):.1e} at most")
     found = {
-        "captions": path.name if path else "made up",
+        "captions": path.name if path else "synthetic",
         "videos": len(captions),
         "picknet, ms a batch": summary([1000 * value for value in ours]),
         "COCO code, ms a batch": summary([1000 * value for value in theirs]),

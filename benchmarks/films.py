@@ -1,16 +1,17 @@
-"""Films in which little happens: the test bed of the budget, made of real clips.
+"""Films in which little happens, made of real clips, to test budgets on.
 
     python benchmarks/films.py --data MSVD --out FILMS [--seed 0]
 
-Each of 20 films has five events, validation clips of 5 to 10 seconds, and one to three minutes of near-still footage
-before, between and after them: a frozen frame with sensor noise, under light that slowly changes, compressed like the
-rest. There are three kinds of films, in turn:
+Each of 20 films has five events, validation clips of 5 to 10 seconds, with one to three minutes of near-still footage
+before, between and after them: a frozen frame with sensor noise and slowly changing light, encoded like the rest. Three
+kinds of films alternate:
 
-  camera   the frozen frame is one and the same, of a sixth clip; an event cuts in and out
-  after    what is frozen is the last frame of the event before: an event ends without a cut
-  before   what is frozen is the first frame of the event to come: an event begins without a cut, as before a camera
+  camera   the frozen frame is always that of a sixth clip: events start and end with a cut
+  after    the frozen frame is the last one of the event before: events end without a cut
+  before   the frozen frame is the first one of the next event: events start without a cut
 
-`films.json` tells when each event is on. The films are data of the clips' owners: they stay out of the repository.
+A JSON file beside each film lists when its events are shown. The films belong to the owners of the clips and stay out
+of the repository.
 """
 
 import argparse
@@ -43,7 +44,7 @@ CODECS = (("libx264", {"preset": "veryfast", "crf": "28"}), ("mpeg4", {"qmin": "
 NOISE = (2.0, 5.0)
 """Standard deviation of the sensor noise of a film, in grey values."""
 LIGHT = 0.2
-"""By how much the light of still footage becomes stronger or weaker, at the most."""
+"""Maximum relative change of the light in still footage."""
 
 Planes = NDArray[np.uint8]
 """A picture as yuv420p: (HEIGHT * 3 / 2, WIDTH), the luma in the upper two thirds."""
@@ -54,7 +55,7 @@ class Event:
     clip: str
     start: float
     end: float
-    """Seconds of the film; the first frame after it is shown at `end`."""
+    """Seconds; the first frame after the event is shown at `end`."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +66,14 @@ class Film:
     events: tuple[Event, ...]
 
     def found(self, seconds: Sequence[float]) -> list[list[int]]:
-        """For each event the places, among frames at these seconds, of those that show it."""
+        """For each event the indices of the frames, at these seconds, that show it."""
         return [[i for i, at in enumerate(seconds) if event.start <= at < event.end] for event in self.events]
 
 
 def make_films(
     data: Path, out: Path, *, num_films: int = NUM_FILMS, seed: int = 0, split: str = "val"
 ) -> list[Film]:
-    """The films, of the clips of an MSVD folder. Those that are in `out` already are not made again."""
+    """The films from the clips of an MSVD folder; those already in `out` are not made again."""
     clips = load_split(data, dataset="msvd", split=split).clips
     suited = [clip for clip in clips if EVENT_SECONDS[0] <= _seconds(clip) <= EVENT_SECONDS[1]]
     out.mkdir(parents=True, exist_ok=True)
@@ -83,8 +84,9 @@ def make_films(
         if not index.exists():
             film = _make(path, suited, KINDS[number % len(KINDS)], np.random.default_rng([seed, number]))
             write_text(index, json.dumps(asdict(film) | {"path": path.name}, indent=2) + "\n")
-        told = json.loads(index.read_text(encoding="utf-8"))
-        films.append(Film(path, told["kind"], told["seconds"], tuple(Event(**event) for event in told["events"])))
+        content = json.loads(index.read_text(encoding="utf-8"))
+        events = tuple(Event(**event) for event in content["events"])
+        films.append(Film(path, content["kind"], content["seconds"], events))
     return films
 
 
@@ -115,7 +117,7 @@ def _make(path: Path, clips: Sequence[Clip], kind: str, chance: np.random.Genera
                 start = (num_frames + len(quiet)) / FPS
                 events.append(Event(chosen[place].name, start, start + len(act) / FPS))
             for picture in (*quiet, *act):
-                # Noise and light are the camera's and the room's: they do not tell an event from a still.
+                # Events and stills get the same noise and light.
                 yield sensor.noisy(lamp.on(picture, num_frames / FPS))
                 num_frames += 1
 
@@ -140,7 +142,7 @@ def write_video(path: Path, pictures: Iterable[Planes], *, codec: str, options: 
 
 
 def planes(clip: Clip) -> list[Planes]:
-    """All that the clip shows, at FPS frames a second."""
+    """The clip resampled to FPS frames a second."""
     scaler = VideoReformatter()
     pictures: list[Planes] = []
     with av.open(str(clip.path)) as container:
@@ -151,7 +153,7 @@ def planes(clip: Clip) -> list[Planes]:
 
 
 class _Sensor:
-    """Noise that is new in every frame: pieces of one large field, since drawing it all would take hours."""
+    """Fresh noise for every frame: windows of one large field, since drawing it all would take hours."""
 
     def __init__(self, chance: np.random.Generator) -> None:
         self._chance = chance
@@ -160,12 +162,12 @@ class _Sensor:
     def noisy(self, picture: NDArray[Any]) -> Planes:
         height, width = picture.shape
         top, left = self._chance.integers(self._field.shape[0] - height), self._chance.integers(3 * WIDTH)
-        seen = picture + self._field[top : top + height, left : left + width]
-        return np.clip(seen, 0, 255).astype(np.uint8)
+        noisy = picture + self._field[top : top + height, left : left + width]
+        return np.clip(noisy, 0, 255).astype(np.uint8)
 
 
 class _Light:
-    """Light that grows and fades over minutes, not everywhere alike: a wave in time, and one that crosses the scene."""
+    """Light that changes over minutes: one wave for the whole picture, one that varies across it."""
 
     def __init__(self, chance: np.random.Generator) -> None:
         self._periods = chance.uniform(60, 300, size=2)
@@ -182,18 +184,18 @@ class _Light:
 
 
 def sampled(film: Film, *, fps: float = 1.0) -> Iterator[Any]:
-    """The film's frames as a stream would give them."""
+    """The film's frames as a stream samples them."""
     with Video(film.path) as video:
         yield from video.sample_by_time(fps=fps)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="a folder with MSVD's videos and captions")
-    parser.add_argument("--out", type=Path, required=True, help="a folder for the films, outside of the repository")
+    parser.add_argument("--data", type=Path, required=True, help="folder with MSVD's videos and captions")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the films, outside of the repository")
     parser.add_argument("--films", type=int, default=NUM_FILMS)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--split", default="val", help="train: films to develop with, so that these stay unseen")
+    parser.add_argument("--split", default="val", help="train: films to develop on")
     arguments = parser.parse_args()
     for film in make_films(
         arguments.data, arguments.out, num_films=arguments.films, seed=arguments.seed, split=arguments.split

@@ -1,8 +1,8 @@
-"""Videos to measure with, made from the sample: any size, any length, compressed as cameras and web sites do.
+"""Videos to measure with, made from the sample, of any size and length.
 
-They are H.264 with B-frames and a key frame at least every 250 frames, 25 frames a second. The sample is scaled, slowly
-panned, played forth and back, and given a little sensor noise, so that there is something to decode in every frame. A
-long video repeats some seconds of it, copied packet by packet: an hour is made in no time. What is made is kept.
+H.264 with B-frames, a keyframe at least every 250 frames, 25 frames a second. The sample is scaled, slowly panned,
+played back and forth, and given sensor noise, so that every frame has something to decode. A long video repeats the
+packets of some seconds, so an hour is made quickly. Videos are cached.
 """
 
 import itertools
@@ -23,15 +23,15 @@ X264 = {"preset": "veryfast", "crf": "23", "x264-params": "keyint=250:log-level=
 NOISE = 2.0
 """Standard deviation, in grey values."""
 PAN = 32
-"""Pixels that are cut off and panned over, at 720p."""
+"""Width of the margin to pan over, in pixels at 720p."""
 LOOP_SECONDS = 17
-"""What a longer video repeats, and a large one, which takes long to compress, a tenth of it. An hour is no multiple of
-it, or the samples of an hour would all be key frames."""
+"""Length of the part a longer video repeats; a tenth of it for large ones, which encode slowly. An hour is not a
+multiple of it, or all samples of an hour would be keyframes."""
 LARGE = 1920
 
 
 def make(folder: Path, *, width: int, height: int, seconds: float, source: Path = SAMPLE) -> Path:
-    """A video of this size and length, made unless it is in the folder already."""
+    """A video of this size and length, made if it is not in the folder."""
     path = folder / f"{source.stem}-{width}x{height}-{seconds:g}s.mp4"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -55,9 +55,9 @@ def _encode(path: Path, source: Path, width: int, height: int, num_frames: int) 
 
 
 def _shown(source: Path, width: int, height: int) -> Iterator[NDArray[np.uint8]]:
-    """Frames without end: RGB (height, width, 3)."""
+    """Endless frames: RGB (height, width, 3)."""
     chance = np.random.default_rng(0)
-    # The noise of a sensor is new in every frame; cut anew from one large picture it is cheap.
+    # Fresh noise for every frame, cheaply: windows of one large field.
     noise = chance.normal(0, NOISE, (height + 64, width + 64, 1)).astype(np.int8)
     margin = PAN * width // 1280 // 2 * 2
     with Video(source) as video:

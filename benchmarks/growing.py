@@ -1,9 +1,9 @@
-"""How does the cost of a caption grow: with the length of a video, its size, the picks?
+"""Time of a caption against the length of a video, its size and the number of picks.
 
     python benchmarks/growing.py [--repeats 3]
 
-Long videos repeat the same packets, so decoding all of one takes as many times as long as decoding what is repeated;
-that is what their captions are compared with.
+Long videos repeat the same packets, so the time of decoding all of one is a multiple of that of the repeated part; it
+is computed, not measured.
 """
 
 import shlex
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from captioning import decode
 from footage import LOOP_SECONDS, make
-from timing import in_turns, parser, ratio, save, times
+from timing import alternate, parser, ratio, save, times
 
 import picknet
 from picknet.picking.plain import UniformPicker
@@ -37,7 +37,7 @@ def main() -> None:
             "caption": partial(captioner.caption, clip(1280, 720, seconds)),
             "decode": partial(decode, clip(1280, 720, unit)),
         }
-        rounds = in_turns(things, repeats=arguments.repeats)
+        rounds = alternate(things, repeats=arguments.repeats)
         against = ratio(rounds, "caption", "decode")
         scaled = {kind: {key: value * unit / seconds for key, value in of.items()} for kind, of in against.items()}
         lengths.append({"seconds": seconds, "times": times(rounds), "caption against decoding it all": scaled})
@@ -45,11 +45,11 @@ def main() -> None:
     for width, height in SIZES:
         path = clip(width, height, 10)
         things = {"caption": partial(captioner.caption, path), "decode": partial(decode, path)}
-        rounds = in_turns(things, repeats=arguments.repeats)
+        rounds = alternate(things, repeats=arguments.repeats)
         sizes.append({"size": f"{width}x{height}", "times": times(rounds), "ratio": ratio(rounds, "caption", "decode")})
     path = clip(640, 360, 10)
     things = {str(k): partial(captioner.caption, path, picker=UniformPicker(k)) for k in PICKS}
-    picks = times(in_turns(things, repeats=arguments.repeats))
+    picks = times(alternate(things, repeats=arguments.repeats))
     found = {"lengths": lengths, "sizes": sizes, "picks": picks}
     save("growing", found, f"python {shlex.join(sys.argv)}")
 

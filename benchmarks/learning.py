@@ -1,11 +1,10 @@
-"""What does it cost to evaluate a split, and to learn for an epoch?
+"""Time of evaluating a split, and of an epoch of each training stage.
 
     python benchmarks/learning.py [--repeats 2] [--clips 16]
 
-A split is evaluated clip by clip; captioning its clips and nothing else is the measure. An epoch of each stage is that
-of a model of the shipped one's size, from features, on as many made-up clips as asked for, with 8 captions each. Its
-measure is its steps (forward, backward, the optimiser, and the reward where there is one): what else there is, is
-putting batches together, and the validation. METEOR is left out: it takes a second to start, whatever the split.
+Evaluation is compared with captioning the same clips. An epoch is that of a model of the shipped one's size, on
+features of synthetic clips with 8 captions each; it is compared with its steps (forward, backward, optimiser, reward):
+the rest is batching and validation. METEOR is left out: its start takes a second, whatever the split.
 """
 
 import dataclasses
@@ -23,7 +22,7 @@ from unittest.mock import patch
 import torch
 from cider import make_captions
 from footage import make
-from timing import in_turns, parser, ratio, save, summary, times
+from timing import alternate, parser, ratio, save, summary, times
 
 import picknet
 from picknet import metrics
@@ -46,7 +45,7 @@ CPU = torch.device("cpu")
 
 
 def captioned_clips(path: Path, count: int) -> tuple[Clip, ...]:
-    """Clips of one video, each with captions of its own."""
+    """Clips of one video, each with other captions."""
     captions = make_captions(random.Random(0), num_videos=count)
     return tuple(
         Clip(name, path, tuple(" ".join(words) for words in several[:NUM_CAPTIONS]))
@@ -60,12 +59,12 @@ def evaluation(captioner: Captioner, path: Path, repeats: int) -> dict[str, Any]
         "evaluate a split": lambda: evaluate(captioner, split),
         "caption its clips": lambda: [captioner.caption(clip.path) for clip in split.clips],
     }
-    with patch.object(metrics, "meteor", return_value=None):  # it starts Java, whatever the size of the split
-        rounds = in_turns(things, repeats=repeats)
+    with patch.object(metrics, "meteor", return_value=None):  # starts Java
+        rounds = alternate(things, repeats=repeats)
     return {"clips": EVALUATED_CLIPS, "times": times(rounds), "ratio": ratio(rounds, *things)}
 
 
-def made_up(clips: tuple[Clip, ...], config: Config) -> FeatureSplit:
+def synthetic(clips: tuple[Clip, ...], config: Config) -> FeatureSplit:
     chance = torch.Generator().manual_seed(0)
     frames = len(clips), config.video.num_frames
     glances = torch.randint(0, 256, (*frames, GLANCE_SIZE, GLANCE_SIZE), generator=chance, dtype=torch.uint8)
@@ -75,7 +74,7 @@ def made_up(clips: tuple[Clip, ...], config: Config) -> FeatureSplit:
 
 @contextmanager
 def timed(owner: object, name: str, spent: dict[str, float], key: str) -> Iterator[None]:
-    """While this lasts, the seconds that a function takes are added up."""
+    """Add up the seconds spent in a function."""
     function = getattr(owner, name)
 
     def measured(*arguments: Any, **named: Any) -> Any:
@@ -90,8 +89,8 @@ def timed(owner: object, name: str, spent: dict[str, float], key: str) -> Iterat
 
 
 def epochs(config: Config, clips: tuple[Clip, ...], repeats: int) -> dict[str, Any]:
-    """Seconds of an epoch of each stage, and what they are spent on."""
-    train, val = made_up(clips, config), made_up(clips[: len(clips) // 8], config)
+    """Seconds of an epoch of each stage, in total, in steps and in rewards."""
+    train, val = synthetic(clips, config), synthetic(clips[: len(clips) // 8], config)
     captions = (caption.split() for clip in clips for caption in clip.captions)
     vocabulary = Vocabulary.from_captions(captions, min_count=1)
     data = prepare(train, val, vocabulary, config, CPU)
@@ -104,8 +103,8 @@ def epochs(config: Config, clips: tuple[Clip, ...], repeats: int) -> dict[str, A
         spent: dict[str, float] = {}
         rows: list[dict[str, float]] = []
 
-        def report(*told: Any, spent: dict[str, float] = spent, rows: list[dict[str, float]] = rows) -> None:
-            rows.append({"epoch": told[-1]["seconds"], **spent})
+        def report(*values: Any, spent: dict[str, float] = spent, rows: list[dict[str, float]] = rows) -> None:
+            rows.append({"epoch": values[-1]["seconds"], **spent})
             spent.clear()
 
         progress = TrainingProgress()

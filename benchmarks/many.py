@@ -1,10 +1,10 @@
-"""How does the cost of captions grow with the number of files, and do two processes halve it?
+"""Time of many files, with one process and with two.
 
     python benchmarks/many.py [--files 1 10 100] [--seconds 10]
 
-`picknet caption` is run with one process that has one core, and with two processes; the second should take half the
-time of the first. The time that starting takes is that of one file, and taken away. `--files 1 10 100 1000` takes ten
-minutes by itself; it is kept as `many-1000.json`.
+`picknet caption` is run with one process on one core, and with two processes; two should take half the time of one.
+Start-up time, measured with two files, is subtracted. 1,000 files take about ten minutes; their result is
+`many-1000.json`.
 """
 
 import os
@@ -36,13 +36,13 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=10)
     arguments = options.parse_args()
     if not hasattr(os, "sched_setaffinity"):
-        print("left out: this system does not let a process be kept to one core")
+        print("skipped: this system cannot pin a process to one core")
         return
     clip = str(make(arguments.work, width=320, height=240, seconds=arguments.seconds))
     counts = sorted(arguments.files)
     measured: dict[int, list[list[float]]] = {count: [] for count in counts}
     for _ in range(arguments.repeats):
-        # Two files, since a process without one would not start.
+        # Two files, so that both processes start.
         starting = [seconds_for([clip] * 2, jobs) for jobs in (1, 2)]
         for count in counts:
             whole = [seconds_for([clip] * count, jobs) for jobs in (1, 2)]

@@ -1,4 +1,4 @@
-"""Writes docs/performance.md, and its pictures, from what the other benchmarks kept in benchmarks/results/.
+"""Write docs/performance.md and its charts from benchmarks/results/*.json.
 
     python benchmarks/performance.py
 """
@@ -13,41 +13,44 @@ from picknet.study.charts import GREEN, INK, Line, Panel, line_chart, save
 from picknet.study.evaluation import markdown_table
 
 DOCS = ROOT / "docs"
-INTRODUCTION = """# What it costs
+INTRODUCTION = """# Performance
 
-Written by `python benchmarks/performance.py` from the JSON files in `benchmarks/results/`; `make bench` measures anew
-and writes it again. Things that are compared were run in turn; a ratio is the median over the rounds, with its
-quartiles in brackets. CPU time is that of all threads.
+Time and memory of every part, against decoding the video and doing nothing else with it. {summary}
 
-Decoding is the measure: whatever is done with a video, it has to be decoded. A caption decodes only what its picks
-depend on where the picker need not look, and what its 30 samples depend on where it does, as `docs/architecture.md`
-tells; so it can cost less than decoding alone. What it adds does not depend on the size of the picture: a pass of the
-CNN for each pick, the encoder, and some ten steps of the decoder for a beam. The smaller the picture, the more these
-weigh against decoding. Glances and the policy cost what the table says only where every sample is asked about; the
-shipped policy goes by its clock, and is asked about none. One that has learned to look costs 0.9 ms a glance.
+Written by `python benchmarks/performance.py` from the JSON files in `benchmarks/results/`; `make bench` measures
+again. Things that are compared were run alternately; a ratio is the median over the rounds. Brackets hold the
+quartiles. CPU time is that of all threads.
 """
-OUT_OF_REACH = """
-If every core were busy all the time with nothing but these stages, a caption would take this long. What it takes beyond
-that is the time when a core waits: for the first pick at the beginning, for the last one at the end.
-
-The goal of 1.25 times decoding alone is met where decoding is worth more than the CNN; at 320x240 the passes of the CNN
-alone, on all cores, are most of it. The table of precisions below tells what fewer bits would do.
+CAPTION = """
+A caption decodes only what its picks depend on if the picker does not look (as the shipped one), and what all 30
+samples depend on if it does ([architecture.md](architecture.md#the-walk)), so it can cost less than decoding
+everything. Its other costs do not depend on the size of the picture: a CNN pass for each pick, the encoder, and about
+ten decoder steps of a beam.
+"""
+CAPTION_STAGES = """
+The parts of that caption, each measured alone. Glances and the policy are not computed for the shipped picker; a
+policy that looks costs 0.9 ms a glance.
+"""
+LIMIT = """
+If all cores were always busy with these stages alone, a caption would take this long, as a multiple of decoding
+alone. What it takes beyond that is time when a core waits for the first or the last pick. The goal of 1.25 is missed
+at 320x240 because the CNN passes alone cost almost as much as decoding.
 """
 COST_COLUMN = """
-Time as a multiple of PickNet's, decoding included, for ten seconds of video. The paper counts passes of the CNN, six of
-them for PickNet; its k-means leaves out that the features of all frames have to be known before they can be clustered.
+Time as a multiple of PickNet's, decoding included, for ten seconds of video. The paper counts CNN passes, and does
+not count those that k-means needs for the features of all frames.
 """
 AGREEMENT = """
-Against the plain way, which decodes every frame in its order, glances at every sample, computes everything in 32 bits
-and ends a search only when nothing can win any more:
+Words and picks, against plain inference that decodes every frame in order, glances at every sample, computes
+everything in 32 bits and stops a search only when no open sentence can win:
 """
 PRECISIONS = """
-Features of the CNN and log-probabilities of the decoder's words, against those in 32 bits. The CNN's 8 bits are NNCF's,
-quantised after training and calibrated on frames of the sample: on ARM they are slower than 32 bits, so they are no
-option here. The decoder's 8 bits are those of its weights. A step of a beam reads all of them, so it is as fast as they
-are small; but what 16 or 8 bits change is more than good sentences differ by.
+Errors are those of CNN features and of the decoder's log-probabilities, against 32 bits. The CNN in 8 bits (NNCF,
+quantised after training, calibrated on frames of the sample) is slower than 32 bits on ARM. The decoder in 8 bits has
+8-bit weights. It runs in 32 bits, because 16 or 8 change log-probabilities by more than good sentences differ.
 """
 Facts = dict[str, Any]
+STAGES = ("supervision", "reinforcement", "adaptation")
 
 
 def read(name: str) -> Facts | None:
@@ -55,23 +58,24 @@ def read(name: str) -> Facts | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def told(facts: Facts) -> str:
-    """Where the numbers are from."""
+def source(facts: Facts) -> str:
+    """The command, commit, machine and versions of a measurement."""
     machine = facts["machine"]
     versions = ", ".join(f"{name} {machine[name]}" for name in ("python", "av", "openvino", "torch") if name in machine)
-    load = f", load {machine['load']:.1f} at the end" if machine["load"] is not None else ""
+    load = f", load {machine['load']:.1f}" if machine["load"] is not None else ""
     where = f"{machine['processor']}, {machine['cores']} cores{load}; {versions}"
     busy = machine["load"] is not None and machine["load"] > machine["cores"] + 1
-    warning = " **The machine was busy with other work: the clock says little, CPU time more.**" if busy else ""
-    return f"`{facts['command']}` at {facts['commit']}, on {where}.{warning}"
+    warning = " **The machine was busy with other work: trust CPU time more than wall time.**" if busy else ""
+    return f"`{facts['command']}`, commit {facts['commit']}, on {where}.{warning}"
 
 
 def spread(found: Facts, form: str = ".2f", unit: str = "") -> str:
-    return f"{found['median']:{form}}{unit} ({found['low']:{form}} to {found['high']:{form}})"
+    """The median and the quartiles."""
+    return f"{found['median']:{form}}{unit} ({found['low']:{form}}–{found['high']:{form}})"
 
 
-def looked(stages: Facts, alone: Facts, kind: str) -> Facts:
-    """What it costs to glance at all samples and to ask the policy about each, as a part of decoding alone."""
+def looking_cost(stages: Facts, alone: Facts, kind: str) -> Facts:
+    """Glance and policy for all samples, as a fraction of decoding alone."""
     spent = {key: stages["glance"][kind][key] + stages["policy"][kind][key] for key in ("median", "low", "high")}
     return {key: value / alone[kind]["median"] for key, value in spent.items()}
 
@@ -89,7 +93,7 @@ def goals(captioning: Facts | None, starting: Facts | None, growing: Facts | Non
         add(f"against all 30 frames, {size}", "0.45×", against["all 30 frames"])
         add(f"against OpenCV + PyTorch on 30, {size}", "0.15×", against.get("OpenCV loop + PyTorch CNN on 30"))
         alone = clip["times"]["decode alone"]
-        looking = {kind: looked(clip["stages"], alone, f"{kind}_ms") for kind in ("wall", "cpu")}
+        looking = {kind: looking_cost(clip["stages"], alone, f"{kind}_ms") for kind in ("wall", "cpu")}
         add(f"glance and policy for all 30, {size}", "0.05×", looking)
     if growing:
         hour = growing["lengths"][-1]
@@ -111,43 +115,74 @@ def table(found: Facts) -> str:
     """Milliseconds of several things."""
     cells = [["What", "Wall, ms", "CPU, ms"]]
     for name, measured in found.items():
-        columns = (spread(measured[kind], ".1f") if kind in measured else "–" for kind in ("wall_ms", "cpu_ms"))
+        columns = (spread(measured[kind], ".0f") if kind in measured else "–" for kind in ("wall_ms", "cpu_ms"))
         cells.append([name, *columns])
     return markdown_table(cells)
 
 
+def by_size(clips: list[Facts], group: str, kind: str, digits: int = 0) -> str:
+    """Milliseconds of several things, a column for each size of video."""
+    cells = [["What", *(clip["size"] for clip in clips)]]
+    for name in clips[0][group]:
+        cells.append([name, *(spread(clip[group][name][kind], f".{digits}f") for clip in clips)])
+    return markdown_table(cells)
+
+
+def summary(captioning: Facts | None, growing: Facts | None, starting: Facts | None) -> str:
+    """The main result, as a list."""
+    lines = []
+    if captioning:
+        ratios = {
+            clip["size"]: clip["caption against"]["decode alone"]["wall"]["median"] for clip in captioning["clips"]
+        }
+        listed = ", ".join(f"{ratio:.1f}× at {size}" for size, ratio in ratios.items())
+        cores, processor = captioning["machine"]["cores"], captioning["machine"]["processor"]
+        machine = f"{processor}, {cores} cores"
+        lines.append(f"A caption of ten seconds takes, as a multiple of decoding it, {listed} ({machine}).")
+        times = [clip["caption against"]["all 30 frames"]["wall"]["median"] for clip in captioning["clips"]]
+        lines.append(f"That is {min(times):.2f} to {max(times):.2f} of the time that all 30 frames take.")
+    if growing:
+        hour = growing["lengths"][-1]["caption against decoding it all"]["wall"]["median"]
+        lines.append(f"A caption of an hour takes {hour:.2f} of the time of decoding it.")
+    if starting:
+        first = starting["times"]["first caption"]["wall_ms"]["median"] / 1000
+        memory = starting["memory_mb"]["one-hour file"]["median"]
+        lines.append(f"The first caption of a process takes {first:.1f} s; an hour needs {memory:.0f} MB above import.")
+    return "In short:\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
+
+
 PAPER_TIMES = {"all 30 frames": "5x", "random half": "2.5x", "k-means": "1x"}
 PARTS = ("open and decode what the picks need", "colour conversion", "CNN", "encoder", "decoder (beam)")
-"""What a caption is made of, where the picker need not look."""
+"""The stages of a caption whose picker does not look."""
 
 
 def cost_column(clips: list[Facts]) -> str:
-    """The paper's column of times, estimated there, measured here."""
+    """The paper's column of estimated times, measured."""
     sizes = [clip["size"] for clip in clips]
     cells = [["Model", "The paper's estimate", *sizes]]
     for name, estimate in PAPER_TIMES.items():
-        # The number of means is that of the picks.
+        # k of k-means is the number of picks.
         found = [next(of for key, of in clip["caption against"].items() if key.startswith(name)) for clip in clips]
         cells.append([name, estimate, *(f"{1 / of['wall']['median']:.1f}x" for of in found)])
     return markdown_table([*cells, ["PickNet", "1x", *("1.0x" for _ in clips)]])
 
 
-def limit(clip: Facts, cores: int) -> str:
-    """Why a caption cannot cost less than it does."""
-    alone = clip["times"]["decode alone"]["wall_ms"]["median"]
-    spent = {part: clip["stages"][part]["cpu_ms"]["median"] for part in PARTS}
-    whole = sum(spent.values())
-    cells = [["Stage", "CPU, ms", "Share", f"On {cores} cores, against decoding alone"]]
-    for part, milliseconds in [*spent.items(), ("all of them", whole)]:
-        least = milliseconds / cores / alone
-        cells.append([part, f"{milliseconds:.0f}", f"{milliseconds / whole:.0%}", f"{least:.2f}×"])
+def limit(clips: list[Facts], cores: int) -> str:
+    """The least time of each stage on all cores, as a multiple of decoding alone."""
+    cells = [["Stage", *(clip["size"] for clip in clips)]]
+    alone = [clip["times"]["decode alone"]["wall_ms"]["median"] for clip in clips]
+    spent = [[clip["stages"][part]["cpu_ms"]["median"] for part in PARTS] for clip in clips]
+    rows = [*zip(PARTS, zip(*spent, strict=True), strict=True), ("all of them", tuple(map(sum, spent)))]
+    for part, each in rows:
+        cells.append([part, *(f"{ms / cores / least:.2f}×" for ms, least in zip(each, alone, strict=True))])
     return markdown_table(cells)
 
 
 def seconds(found: Facts) -> str:
-    """How long epochs take."""
-    cells = [["Epoch", "Seconds", "of which steps", "of which CIDEr", "Against its steps"]]
-    for stage, measured in found.items():
+    """Seconds of an epoch of each stage."""
+    cells = [["Stage", "Epoch, s", "of which steps", "of which CIDEr", "Epoch against steps"]]
+    for stage in STAGES:
+        measured = found[stage]
         parts = (("epoch", 2), ("steps", 2), ("reward", 3))
         columns = [f"{measured[part]['median']:.{digits}f}" for part, digits in parts]
         cells.append([stage, *columns, spread(measured["against its steps"], unit="×")])
@@ -155,8 +190,8 @@ def seconds(found: Facts) -> str:
 
 
 def bits(graphs: list[Facts]) -> str:
-    """What each graph costs in other precisions."""
-    cells = [["Graph", "Bits", "Wall, ms", "Against 32 bits", "Off by"]]
+    """Each graph in several precisions."""
+    cells = [["Graph", "Bits", "Wall, ms", "Against 32 bits", "Error"]]
     for graph in graphs:
         columns = [spread(graph["wall_ms"], ".1f"), f"{graph['ratio']['wall']['median']:.2f}×", graph["off by"]]
         cells.append([graph["graph"], graph["bits"], *columns])
@@ -164,7 +199,7 @@ def bits(graphs: list[Facts]) -> str:
 
 
 def files(rows: list[Facts]) -> str:
-    """How long many files take."""
+    """Time of many files."""
     cells = [["Files", "One process, s", "Two, s", "One, ms a file", "Two, ms a file", "Two against half of one"]]
     for row in rows:
         totals = [f"{row[key]['median']:.1f}" for key in ("one process on one core, s", "two processes, s")]
@@ -176,14 +211,14 @@ def files(rows: list[Facts]) -> str:
 
 
 def agreed(agreement: Facts) -> str:
-    """The fast way against the plain one, which decodes everything and computes in 32 bits."""
-    cells = [["Clips", "Number", "Looked at twice", "Other picks", "Other words"]]
+    """Fast inference against plain inference."""
+    cells = [["Split", "Clips", "Computed again in 32 bits", "Other picks", "Other words"]]
     others = []
     for found in agreement["splits"]:
         counts = (found[key] for key in ("clips", "close calls", "other picks"))
         cells.append([found["split"], *map(str, counts), str(len(found["other words"]))])
         others += [f"- {each['clip']}: “{each['fast']}”, and “{each['plain']}”" for each in found["other words"]]
-    explained = ["", "The sentences that differ, as they are and by the plain way:\n", *others] if others else []
+    explained = ["", "Captions that differ, fast and plain:\n", *others] if others else []
     return "\n".join([markdown_table(cells), *explained])
 
 
@@ -205,21 +240,21 @@ def growth(growing: Facts) -> list[str]:
     picks = [(float(k), measured["cpu_ms"]["median"]) for k, measured in growing["picks"].items()]
     long = Panel(
         "A long file costs a small part of decoding it",
-        "CPU time of a caption, over that of decoding all of the file, 720p",
+        "CPU time of a caption as a fraction of decoding the whole file, 720p",
         "minutes",
         [Line("caption", [lengths], GREEN, 2.6)],
         levels=[("decoding it all", 1.0)],
         from_zero=True,
     )
     large = Panel(
-        "The larger the picture, the less a caption costs beside decoding it",
+        "The larger the picture, the less a caption costs against decoding it",
         "CPU milliseconds, ten seconds of video",
-        "lines of a picture",
+        "height, pixels",
         [Line("caption", [sizes["caption"]], GREEN, 2.6), Line("decoding it all", [sizes["decode"]], INK)],
         from_zero=True,
     )
     many = Panel(
-        "Every pick is one pass of the CNN",
+        "Each pick is one pass of the CNN",
         "CPU milliseconds of a caption, ten seconds of 640×360",
         "picks",
         [Line("caption", [picks], GREEN, 2.6)],
@@ -233,41 +268,38 @@ def main() -> None:
     captioning, starting, growing = read("captioning"), read("starting"), read("growing")
     learning, cider, precisions = read("learning"), read("cider"), read("precisions")
     many = read("many-1000") or read("many")
-    parts = [INTRODUCTION, "## Goals\n", goals(captioning, starting, growing, many), ""]
+    parts = [INTRODUCTION.format(summary=summary(captioning, growing, starting))]
+    parts += ["## Goals\n", goals(captioning, starting, growing, many), ""]
     if captioning:
-        parts += ["## A caption, warm\n", told(captioning), ""]
-        for clip in captioning["clips"]:
-            picks = clip["picks"]
-            parts += [f"### Ten seconds of {clip['size']}, {picks} picks\n", table(clip["times"]), ""]
-            parts += ["Stage by stage, each by itself:\n", table(clip["stages"]), ""]
-        parts += ["## The paper's cost column", COST_COLUMN, cost_column(captioning["clips"]), ""]
-        cores = captioning["machine"]["cores"]
-        parts += ["## Why not less", OUT_OF_REACH]
-        for clip in captioning["clips"]:
-            parts += [f"Ten seconds of {clip['size']}:\n", limit(clip, cores), ""]
+        clips = captioning["clips"]
+        parts += ["## A caption of ten seconds, model loaded\n", source(captioning), CAPTION]
+        parts += [f"Wall time in ms, {clips[0]['picks']} picks:\n", by_size(clips, "times", "wall_ms"), ""]
+        parts += ["CPU time in ms:\n", by_size(clips, "times", "cpu_ms"), ""]
+        parts += ["## Stage by stage", CAPTION_STAGES, "CPU time in ms:\n", by_size(clips, "stages", "cpu_ms", 1), ""]
+        parts += ["## The limit", LIMIT, limit(clips, captioning["machine"]["cores"]), ""]
+        parts += ["## The paper's cost column", COST_COLUMN, cost_column(clips), ""]
     if precisions:
-        parts += ["## Fewer bits\n", told(precisions), PRECISIONS, bits(precisions["graphs"]), ""]
+        parts += ["## Precision\n", source(precisions), PRECISIONS, bits(precisions["graphs"]), ""]
     if starting:
-        parts += ["## Starting\n", told(starting), "", table(starting["times"]), ""]
+        parts += ["## Start-up\n", source(starting), "", table(starting["times"]), ""]
     if growing:
-        parts += ["## How it grows\n", told(growing), "", *growth(growing), ""]
+        parts += ["## Scaling\n", source(growing), "", *growth(growing), ""]
     for found in (read("many"), read("many-1000")):
         if found:
-            parts += [told(found), "", files(found["rows"]), ""]
+            parts += [source(found), "", files(found["rows"]), ""]
     if learning:
         evaluation = learning["evaluation"]
-        parts += ["## Evaluating and learning\n", told(learning), ""]
-        parts += [table(evaluation["times"]), ""]
-        whole, clips = spread(evaluation["ratio"]["wall"], unit="×"), evaluation["clips"]
-        parts += [f"To evaluate {clips} clips, METEOR aside, takes {whole} what captioning them takes.", ""]
-        parts += [f"An epoch of each stage, from the features of {learning['clips']} clips:\n"]
+        parts += ["## Evaluating and training\n", source(learning), ""]
+        whole, count = spread(evaluation["ratio"]["wall"], unit="×"), evaluation["clips"]
+        parts += [f"Evaluating {count} clips without METEOR takes {whole} of captioning them.", ""]
+        parts += [f"An epoch of each stage, on cached features of {learning['clips']} clips:\n"]
         parts += [seconds(learning["epochs"]), ""]
     if cider:
         faster = spread(cider["times as fast"], ".0f")
-        parts += [told(cider), ""]
-        parts += [f"The CIDEr of a batch of 128 captions is {faster} times as fast as the COCO code's.", ""]
+        parts += [source(cider), ""]
+        parts += [f"CIDEr of a batch of 128 captions is {faster} times as fast as the COCO code's.", ""]
     if agreement := read("agreement"):
-        parts += ["## Does speed change what is said?\n", told(agreement), AGREEMENT, agreed(agreement), ""]
+        parts += ["## Does speed change the captions?\n", source(agreement), AGREEMENT, agreed(agreement), ""]
     write_text(DOCS / "performance.md", "\n".join(parts).rstrip() + "\n")
 
 

@@ -1,11 +1,11 @@
-"""What would fewer bits save, and what would they change?
+"""Time and error of the CNN and the decoder in 32, 16 and 8 bits.
 
     python benchmarks/precisions.py [--repeats 15]
 
-The CNN on four frames one after the other, and a step of the decoder for a beam of five. In 16 bits OpenVINO computes
-everything in them. In 8 bits the CNN is quantised by NNCF, if that is installed (`pip install nncf`); of the decoder
-the weights are, with a scale for each output, and activations as they come. Beside the times is told the error of the
-features, relative to their size, and the greatest error of the log-probabilities of likely words.
+The CNN on four frames one by one, and a decoder step for a beam of five. 16 bits: OpenVINO computes everything in them.
+8 bits: the CNN is quantised by NNCF, if installed (`pip install nncf`); the decoder has 8-bit weights with a scale for
+each output, and dynamic activations. Errors are the relative error of the features and the greatest error of the
+log-probabilities of likely words.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
-from timing import ROOT, in_turns, parser, ratio, save, times
+from timing import ROOT, alternate, parser, ratio, save, times
 
 import picknet
 from picknet.model.runtime import EncoderState, Runtime
@@ -27,7 +27,7 @@ from picknet.video.file import Video
 SAMPLE = ROOT / "samples" / "cockatoo.mp4"
 NUM_LIKELY = 50
 WHOLE_ROWS = str(2**64 - 1)
-"""The group that activations are quantised in: OpenVINO's kernels for ARM know no smaller one."""
+"""Group size of quantised activations: OpenVINO's ARM kernels support no smaller one."""
 Outputs = Callable[[], list[np.ndarray]]
 
 
@@ -44,7 +44,7 @@ def quantised_cnn(graph: ov.Model, frames: list[np.ndarray]) -> ov.Model:
 
 
 def quantised_weights(graph: ov.Model) -> ov.Model:
-    """The same graph with its matrices in 8 bits."""
+    """The graph with its matrices in 8 bits."""
     graph = graph.clone()
     for node in graph.get_ops():
         if node.get_type_name() != "MatMul" or node.input(1).get_partial_shape().is_dynamic:
@@ -115,7 +115,7 @@ def main() -> None:
         ("decoder, a step of a beam of 5", decoders(runtime, memory), word_error),
     ):
         exact = [array.copy() for array in things["32"]()]
-        rounds = in_turns(things, repeats=arguments.repeats)
+        rounds = alternate(things, repeats=arguments.repeats)
         for bits, measured in times(rounds).items():
             off = "–" if bits == "32" else error(things[bits](), exact)
             found.append({"graph": name, "bits": bits, **measured, "ratio": ratio(rounds, bits, "32"), "off by": off})

@@ -1,20 +1,19 @@
-"""Does a stream notice that the scene is another, and does the sentence then describe the new one?
+"""Scene detection in streams: cuts found, false alarms, and CIDEr after a cut.
 
     python benchmarks/scenes.py --data MSVD --work FOLDER [--out FOLDER] [--seeds 0 1 2] [--fps 1] [--stride 2.5]
 
-The validation clips are joined by hard cuts into 24 videos of four or five clips, each clip in one of them, encoded
-anew and watched at 1 frame a second. First, how many of the cuts `SceneWatch` finds, and how many of the scenes it
-tells begin at a cut; an alarm is right when it comes with one of the first frames after the cut, as many as its
-patience. A clip may hold cuts of its own; those that PySceneDetect's content detector sees at the full frame rate are
-told apart. Then the sentence that stands at the end of each clip that has another before it, by CIDEr, when
+The validation clips are joined by hard cuts into 24 videos of four or five clips, re-encoded, and sampled at 1 frame a
+second. First the cuts that `SceneWatch` finds, and its alarms; an alarm is right if it comes within `patience` frames
+after the cut. Cuts inside of clips, as PySceneDetect's content detector finds them at the full frame rate, are counted
+separately. Then the CIDEr of the sentence at the end of each clip that follows another, when
 
-  never      the memory is never emptied
-  watch      it is emptied where the rule says so
-  truth      it is emptied at the true cuts
-  alone      the clip is all there is
+  never      the encoder's state is never reset
+  watch      it is reset where `SceneWatch` detects a scene
+  truth      it is reset at the true cuts
+  alone      the clip is captioned alone
 
-and the picker goes on as if nothing had happened, or begins anew with the memory, or picks the first frame of a scene
-as well. With `--films` (of films.py) false alarms in still footage are counted, too. Needs the `bench` extra.
+and the picker continues, is reset as well, or is reset and also picks the first frame of a scene. With `--films` (of
+films.py) false alarms in still footage are counted. Needs the `bench` extra.
 """
 
 import argparse
@@ -43,7 +42,9 @@ from picknet.video.frame import Frame
 
 NUM_VIDEOS = 24
 PATIENCES = (1, 2, 3)
-MANNERS = ("goes on", "anew", "anew, and at once")
+SHIPS = ("watch", "reset")
+"""What `Captioner.stream` does."""
+PICKER_MODES = ("continues", "reset", "reset, and first frame")
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class Joined:
     path: Path
     clips: tuple[Clip, ...]
     starts: tuple[float, ...]
-    """When each clip begins, in seconds."""
+    """Start of each clip, in seconds."""
     inner_cuts: tuple[float, ...]
-    """Cuts that were in the clips already."""
+    """Cuts inside of clips, in seconds."""
 
     def clip_at(self, seconds: float) -> int:
         return int(np.searchsorted(self.starts, seconds + 1e-3, side="right")) - 1
@@ -89,34 +90,34 @@ class Alarms:
     found: int
     alarms: int
     inner: int
-    """Alarms at a cut inside of a clip."""
+    """Alarms at cuts inside of clips."""
 
 
 def count_alarms(videos: Sequence[tuple[Joined, list[Frame]]], *, patience: int, fps: float) -> Alarms:
     cuts = found = alarms = inner = 0
     for joined, frames in videos:
         watch = SceneWatch(patience=patience)
-        told = [frame.seconds for frame in frames if watch(frame)]
+        alarm_times = [frame.seconds for frame in frames if watch(frame)]
 
-        def near(cut: float, told: list[float] = told) -> list[float]:
-            return [at for at in told if cut - 1e-3 <= at < cut + patience / fps - 1e-3]
+        def near(cut: float, alarm_times: list[float] = alarm_times) -> list[float]:
+            return [at for at in alarm_times if cut - 1e-3 <= at < cut + patience / fps - 1e-3]
 
         right = {at for cut in joined.starts[1:] for at in near(cut)[:1]}
         within = {at for cut in joined.inner_cuts for at in near(cut)[:1]} - right
         cuts += len(joined.starts) - 1
         found += sum(bool(near(cut)) for cut in joined.starts[1:])
-        alarms += len(told)
+        alarms += len(alarm_times)
         inner += len(within)
     return Alarms(patience, cuts, found, alarms, inner)
 
 
 def still_alarms(data: Path, folder: Path, *, num_films: int) -> tuple[int, float]:
-    """False alarms in the still footage of films, and its hours. What begins or ends with an event is none."""
+    """False alarms in the still footage of films, and its hours. Alarms during or just after an event do not count."""
     alarms, seconds = 0, 0.0
     for film in make_films(data, folder, num_films=num_films):
         watch = SceneWatch()
-        told = [frame.seconds for frame in sampled(film) if watch(frame)]
-        alarms += sum(not any(e.start <= at < e.end + 3 for e in film.events) for at in told)
+        alarm_times = [frame.seconds for frame in sampled(film) if watch(frame)]
+        alarms += sum(not any(e.start <= at < e.end + 3 for e in film.events) for at in alarm_times)
         seconds += film.seconds - sum(event.end - event.start for event in film.events)
     return alarms, seconds / 3600
 
@@ -125,9 +126,9 @@ def still_alarms(data: Path, folder: Path, *, num_films: int) -> tuple[int, floa
 
 
 def remembered(
-    joined: Joined, picker: Picker, frames: Sequence[Frame], begins: Callable[[Frame], bool], manner: str
+    joined: Joined, picker: Picker, frames: Sequence[Frame], begins: Callable[[Frame], bool], mode: str
 ) -> list[Choice]:
-    """Which frames a stream's sentence is made of at the end of each clip."""
+    """The frames that a stream's sentence is made from at the end of each clip."""
     scenes: list[list[Frame]] = []
     for frame in frames:
         if not scenes or begins(frame):
@@ -135,10 +136,10 @@ def remembered(
         scenes[-1].append(frame)
     scene_of = {frame.index: number for number, scene in enumerate(scenes) for frame in scene}
     picked: set[int] = set()
-    for shown in [frames] if manner == "goes on" else scenes:
-        # Of a scene without a pick of its own the learned picker takes the last frame, which comes too late here.
+    for shown in [frames] if mode == "continues" else scenes:
+        # In a scene without a pick the learned picker takes the last frame, which is too late here.
         picked |= {pick.index for _, pick in picker.pick(shown)}
-    if manner == "anew, and at once":
+    if mode == "reset, and first frame":
         picked |= {scene[0].index for scene in scenes}
     memory: Choice = ()
     at_end: dict[int, Choice] = {}
@@ -151,7 +152,7 @@ def remembered(
 
 
 class _TrueCuts:
-    """A rule that knows."""
+    """Detects exactly the true cuts."""
 
     def __init__(self, joined: Joined) -> None:
         self._joined = joined
@@ -164,14 +165,14 @@ class _TrueCuts:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="a folder with MSVD's videos and captions")
-    parser.add_argument("--work", type=Path, required=True, help="a folder for the videos, outside of the repository")
-    parser.add_argument("--out", type=Path, help="a folder for scenes.json and scenes.md")
-    parser.add_argument("--films", type=Path, help="the folder of films.py's films")
+    parser.add_argument("--data", type=Path, required=True, help="folder with MSVD's videos and captions")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the videos, outside of the repository")
+    parser.add_argument("--out", type=Path, help="folder for scenes.json and scenes.md")
+    parser.add_argument("--films", type=Path, help="folder of the films of films.py")
     parser.add_argument("--num-films", type=int, default=NUM_FILMS)
     parser.add_argument("--model", help="a model folder; the default model otherwise")
     parser.add_argument("--fps", type=float, default=1.0)
-    parser.add_argument("--stride", type=float, help="the learned picker's; otherwise the model's own")
+    parser.add_argument("--stride", type=float, help="stride of the learned picker; by default the model's")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     arguments = parser.parse_args()
 
@@ -188,25 +189,26 @@ def main() -> None:
                 videos.append((joined, list(video.sample_by_time(fps=arguments.fps))))
 
     scores: dict[tuple[str, str], list[float]] = {}
+    names = [clip.name for joined, _ in videos for clip in joined.clips[1:]]
 
-    def note(rule: str, manner: str, joined: Joined, texts: Sequence[str]) -> None:
-        names = [clip.name for clip in joined.clips[1:]]
-        found = cider.scores(names, [tokenise(text) for text in texts[1:]])
-        scores.setdefault((rule, manner), []).extend((100 * found).tolist())
+    def add_scores(rule: str, mode: str, joined: Joined, texts: Sequence[str]) -> None:
+        followers = [clip.name for clip in joined.clips[1:]]
+        found = cider.scores(followers, [tokenise(text) for text in texts[1:]])
+        scores.setdefault((rule, mode), []).extend((100 * found).tolist())
 
     rules = (("never", lambda _: lambda frame: False), ("watch", lambda _: SceneWatch()), ("truth", _TrueCuts))
     for joined, frames in videos:
         ends = {
-            (rule, manner): remembered(joined, picker, frames, make(joined), manner)
+            (rule, mode): remembered(joined, picker, frames, make(joined), mode)
             for rule, make in rules
-            for manner in (MANNERS[:1] if rule == "never" else MANNERS)
+            for mode in (PICKER_MODES[:1] if rule == "never" else PICKER_MODES)
         }
         choices = {choice for several in ends.values() for choice in several if choice}
         features = np.concatenate([captioner.features(frame) for frame in frames])
-        said = {(): "", **described(captioner, features, choices, beam=captioner.config.beam)}
-        for (rule, manner), several in ends.items():
-            note(rule, manner, joined, [said[choice] for choice in several])
-        note("alone", "30 frames of it", joined, [own[clip.name] for clip in joined.clips])
+        captions = {(): "", **described(captioner, features, choices, beam=captioner.config.beam)}
+        for (rule, mode), several in ends.items():
+            add_scores(rule, mode, joined, [captions[choice] for choice in several])
+        add_scores("alone", "30 frames of it", joined, [own[clip.name] for clip in joined.clips])
 
     still = None
     if arguments.films:
@@ -218,14 +220,26 @@ def main() -> None:
         "videos": len(videos),
         "alarms": [vars(count_alarms(videos, patience=patience, fps=arguments.fps)) for patience in PATIENCES],
         "still": still and {"alarms": still[0], "hours": still[1]},
-        "cider": {f"{rule}, {manner}": float(np.mean(values)) for (rule, manner), values in scores.items()},
-        "clips": len(next(iter(scores.values()))),
+        "cider": {f"{rule}, {mode}": float(np.mean(values)) for (rule, mode), values in scores.items()},
+        "difference": {
+            f"{rule}, {mode}": difference(names, values, scores[SHIPS]) for (rule, mode), values in scores.items()
+        },
+        "clips": len(names),
     }
     text = markdown(result)
     print(text)
     if arguments.out:
         write_text(arguments.out / "scenes.json", json.dumps(result, indent=2) + "\n")
         write_text(arguments.out / "scenes.md", text)
+
+
+def difference(names: Sequence[str], values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+    """The mean difference of two rows of scores and its standard error, over clips: each clip is in a video a seed."""
+    by_clip: dict[str, list[float]] = {}
+    for name, value, other in zip(names, values, others, strict=True):
+        by_clip.setdefault(name, []).append(value - other)
+    means = [float(np.mean(several)) for several in by_clip.values()]
+    return float(np.mean(means)), float(np.std(means, ddof=1) / np.sqrt(len(means)))
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -240,11 +254,12 @@ def markdown(result: dict[str, Any]) -> str:
         )
     if result["still"]:
         lines += ["", f"In {result['still']['hours']:.1f} hours of still footage: {result['still']['alarms']} alarms."]
-    lines += ["", f"| Memory | Picker | CIDEr of {result['clips']} clips |", "|---|---|---|"]
-    lines += [
-        f"| {rule} | {manner} | {value:.1f} |"
-        for (rule, manner), value in ((name.split(", ", 1), value) for name, value in result["cider"].items())
-    ]
+    lines += ["", f"| State | Picker | CIDEr of {result['clips']} sentences | minus {', '.join(SHIPS)} |"]
+    lines += ["|---|---|---|---|"]
+    for name, value in result["cider"].items():
+        rule, mode = name.split(", ", 1)
+        mean, error = result["difference"][name]
+        lines.append(f"| {rule} | {mode} | {value:.1f} | {mean:+.1f} ± {error:.1f} |")
     return "\n".join(lines) + "\n"
 
 

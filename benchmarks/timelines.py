@@ -1,10 +1,10 @@
-"""What a timeline says about films of known scenes, and what it costs beside decoding.
+"""Timelines of films with known scenes: CIDEr, cuts met, CPU time.
 
     python benchmarks/timelines.py --data MSVD --work FOLDER [--fps 1 --fps 2 --fps 4] [--seed 0]
 
-The films are those of scenes.py: 24, of four or five validation clips each. The CIDEr of a clip is that of the
-sentences that stand while it is shown, weighted by how long they do; a cut is met if a segment begins within a second
-of it. Time is that of the processor, all cores together, and beside it that of decoding alone. Needs the `bench` extra.
+The films are those of scenes.py: 24 films of four or five validation clips. The CIDEr of a clip is that of the
+sentences shown during it, weighted by time; a cut is met if a segment starts within a second of it. Times are CPU
+seconds of all cores, of the timeline and of decoding alone. Needs the `bench` extra.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from picknet.video.file import Video
 
 
 def clip_scores(joined: Joined, segments: list[Segment], cider: Cider) -> list[float]:
-    """For each clip the mean CIDEr, over time, of what is said."""
+    """For each clip the mean CIDEr over time of the sentences shown."""
     ends = [*joined.starts[1:], segments[-1].end]
     scores = []
     for clip, start, end in zip(joined.clips, joined.starts, ends, strict=True):
@@ -60,9 +60,9 @@ def measured(captioner: Captioner, films: list[Joined], cider: Cider, *, fps: fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="a folder with MSVD's videos and captions")
-    parser.add_argument("--work", type=Path, required=True, help="a folder for the films, outside of the repository")
-    parser.add_argument("--fps", type=float, action="append", help="frames a second; may be given several times")
+    parser.add_argument("--data", type=Path, required=True, help="folder with MSVD's videos and captions")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the films, outside of the repository")
+    parser.add_argument("--fps", type=float, action="append", help="sampling rate; may be repeated")
     parser.add_argument("--model", help="a model folder; the default model otherwise")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

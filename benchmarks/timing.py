@@ -1,8 +1,8 @@
-"""How things are timed here: in turns, many times, and compared within a turn.
+"""Timing: alternate the things to compare, repeat, and compare within a round.
 
-A machine is never quite idle, and what disturbs it lasts longer than a measurement. So the things to compare are run in
-turn, round after round; a ratio is the median over the rounds of the ratio within a round, told with its quartiles. CPU
-time, of all threads, stands beside the time by the clock: it is what remains comparable on a busy machine.
+Other load on a machine lasts longer than one measurement. So the things to compare are run alternately; a ratio is the
+median over the rounds of the ratio within a round, with its quartiles. CPU time of all threads is reported beside wall
+time: it stays comparable on a busy machine.
 """
 
 import argparse
@@ -22,15 +22,15 @@ from picknet.files import write_text
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 WORK = ROOT / "build" / "benchmarks"
-"""Where the videos are made that are measured with."""
+"""Folder of the videos to measure with."""
 PACKAGES = ("picknet", "numpy", "av", "openvino", "torch", "opencv-python-headless", "decord2", "scenedetect-headless")
 
 Rounds = dict[str, list[tuple[float, float]]]
-"""For each thing that was timed (seconds by the clock, CPU seconds) of each round."""
+"""For each thing timed, (wall seconds, CPU seconds) of each round."""
 
 
-def in_turns(things: Mapping[str, Callable[[], object]], *, repeats: int) -> Rounds:
-    """Each thing once to warm up, then all of them in turn, `repeats` times."""
+def alternate(things: Mapping[str, Callable[[], object]], *, repeats: int) -> Rounds:
+    """Run each thing once to warm up, then all of them in turn, `repeats` times."""
     for thing in things.values():
         thing()
     rounds: Rounds = {name: [] for name in things}
@@ -43,9 +43,9 @@ def in_turns(things: Mapping[str, Callable[[], object]], *, repeats: int) -> Rou
 
 
 def cpu_seconds() -> float:
-    """Of all threads so far, and of all processes that were waited for."""
-    told = os.times()
-    return time.process_time() + told.children_user + told.children_system
+    """CPU seconds of all threads and of all child processes that have ended."""
+    spent = os.times()
+    return time.process_time() + spent.children_user + spent.children_system
 
 
 def summary(values: list[float]) -> dict[str, float]:
@@ -66,25 +66,25 @@ def times(rounds: Rounds) -> dict[str, Any]:
 
 
 def ratio(rounds: Rounds, one: str, other: str) -> dict[str, Any]:
-    """How long one takes as a multiple of another, by the clock and in CPU time."""
+    """Time of one as a multiple of the other's, wall and CPU."""
     pairs = list(zip(rounds[one], rounds[other], strict=True))
     return {
-        "wall": summary([mine[0] / its[0] for mine, its in pairs]),
-        "cpu": summary([mine[1] / its[1] for mine, its in pairs]),
+        "wall": summary([first[0] / second[0] for first, second in pairs]),
+        "cpu": summary([first[1] / second[1] for first, second in pairs]),
     }
 
 
 def save(name: str, found: Mapping[str, Any], command: str) -> None:
-    """Keep what was found with all that it depends on, and print it."""
-    told = {"command": command, "commit": _commit(), "machine": _machine(), **found}
-    write_text(RESULTS / f"{name}.json", json.dumps(told, indent=1) + "\n")
+    """Write the results with command, commit and machine, and print them."""
+    content = {"command": command, "commit": _commit(), "machine": _machine(), **found}
+    write_text(RESULTS / f"{name}.json", json.dumps(content, indent=1) + "\n")
     print(json.dumps(found, indent=1))
 
 
 def parser(description: str | None, *, repeats: int) -> argparse.ArgumentParser:
-    """The options that all benchmarks have."""
+    """A parser with the options of all benchmarks."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--work", type=Path, default=WORK, help="a folder for the videos to measure with")
+    made.add_argument("--work", type=Path, default=WORK, help="folder of the videos to measure with")
     made.add_argument("--repeats", type=int, default=repeats)
     return made
 
@@ -104,10 +104,10 @@ def _machine() -> dict[str, Any]:
 
 def _processor() -> str:
     try:
-        told = subprocess.run(["lscpu"], capture_output=True, text=True).stdout
+        output = subprocess.run(["lscpu"], capture_output=True, text=True).stdout
     except OSError:
         return platform.processor() or platform.machine()
-    facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+    facts = dict(line.split(":", 1) for line in output.splitlines() if ":" in line)
     return facts.get("Model name", platform.machine()).strip()
 
 
@@ -120,7 +120,7 @@ def _version(package: str) -> str | None:
 
 def _commit() -> str | None:
     try:
-        told = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+        done = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     except OSError:
         return None
-    return told.stdout.strip() or None
+    return done.stdout.strip() or None

@@ -1,11 +1,11 @@
-"""Ask a vision-language model about a video, by the few frames of it that matter.
+"""Ask a vision-language model about a video, with a few of its frames.
 
-Any server will do that has an OpenAI-compatible chat API and a model that sees: Ollama, llama.cpp, vLLM, LM Studio.
+Works with any server that has an OpenAI-compatible chat API and a vision model: Ollama, llama.cpp, vLLM, LM Studio.
 
     python examples/ask.py film.mp4 "What happens?" --model llama3.2-vision
     python examples/ask.py film.mp4 "Who comes in?" --model qwen2.5-vl --server http://localhost:8000/v1 --budget 12
 
-A key, where the server wants one, is taken from the environment: OPENAI_API_KEY.
+If the server needs a key, set OPENAI_API_KEY.
 """
 
 import argparse
@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import picknet
-from picknet.show.frames import openai_parts
 
 OLLAMA = "http://localhost:11434/v1"
 
@@ -29,13 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("video")
     parser.add_argument("question")
-    parser.add_argument("--model", required=True, help="the model's name on the server")
-    parser.add_argument("--server", default=OLLAMA, metavar="URL", help=f"up to and with /v1 ({OLLAMA})")
-    parser.add_argument("--budget", type=int, default=8, help="at most so many frames (8)")
+    parser.add_argument("--model", required=True, help="name of the model on the server")
+    parser.add_argument("--server", default=OLLAMA, metavar="URL", help=f"address of the API, including /v1 ({OLLAMA})")
+    parser.add_argument("--budget", type=int, default=8, help="maximum number of frames (8)")
     parser.add_argument("--max-side", type=int, default=768, metavar="PIXELS", help="shrink larger frames (768)")
     options = parser.parse_args(arguments)
     if not re.fullmatch(r"https?://[^@]+", options.server):
-        parser.error("--server: an address is like http://localhost:8000/v1; a key belongs into OPENAI_API_KEY")
+        parser.error("--server: expected an address like http://localhost:8000/v1; a key goes into OPENAI_API_KEY")
     try:
         message = question_about(options.video, options.question, budget=options.budget, max_side=options.max_side)
     except picknet.PicknetError as error:
@@ -44,10 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def question_about(video: str, question: str, *, budget: int, max_side: int) -> dict[str, Any]:
-    """The question and the frames as a message: text, then the time of each frame and the frame."""
+    """A chat message: the question, then the time of each frame and the frame."""
     frames = picknet.pick(video, budget=budget)
-    text = f"These are {len(frames)} frames of a video, each after its time. {question}"
-    return {"role": "user", "content": [{"type": "text", "text": text}, *openai_parts(frames, max_side=max_side)]}
+    text = f"These are {len(frames)} frames of a video, each preceded by its time. {question}"
+    parts = picknet.openai_parts(frames, max_side=max_side)
+    return {"role": "user", "content": [{"type": "text", "text": text}, *parts]}
 
 
 def answer(server: str, body: dict[str, Any]) -> str:

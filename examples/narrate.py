@@ -1,8 +1,8 @@
-"""A camera that narrates: it says what it sees, whenever that changes.
+"""Narrate a camera: print, or speak, the caption whenever it changes.
 
     python examples/narrate.py 0                            the first camera
     python examples/narrate.py rtsp://camera/1 --fps 2
-    python examples/narrate.py film.mp4 --voice espeak      aloud, and at the film's own speed
+    python examples/narrate.py film.mp4 --voice espeak      spoken, at the speed of the film
 """
 
 import argparse
@@ -17,9 +17,9 @@ import picknet
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", help="a camera's number, a video, - for a pipe, or an address")
-    parser.add_argument("--fps", type=float, default=1.0, help="frames a second that are glanced at (1)")
-    parser.add_argument("--voice", metavar="PROGRAM", help="speaks its argument aloud: espeak, say, spd-say")
+    parser.add_argument("source", help="a camera number, a file, - for a pipe, or an address")
+    parser.add_argument("--fps", type=float, default=1.0, help="frames sampled per second (1)")
+    parser.add_argument("--voice", metavar="PROGRAM", help="a program that speaks its argument: espeak, say, spd-say")
     options = parser.parse_args(arguments)
     if options.voice and not shutil.which(options.voice):
         parser.error(f"--voice {options.voice}: there is no such program")
@@ -37,7 +37,7 @@ def narrate(source: str, *, fps: float, voice: str | None) -> None:
             continue
         minutes, seconds = divmod(int(update.seconds), 60)
         print(f"{minutes}:{seconds:02d}  {update.text}", flush=True)
-        # A voice is slower than a camera: what is new while it speaks is only printed.
+        # Captions that arrive while the voice is speaking are only printed.
         if voice and (speaking is None or speaking.poll() is not None):
             speaking = subprocess.Popen([voice, update.text])
     if speaking:

@@ -1,9 +1,9 @@
-"""Search videos by what they show: sentences about their scenes in a SQLite database, found by full-text search.
+"""Search videos by their captions: one caption for each scene, in a SQLite full-text index.
 
     python examples/search.py index films.db holiday.mp4 clips/*.mp4
     python examples/search.py find films.db dogs running
 
-Words are compared without their endings (dogs, dog), and the best matches come first.
+Words are stemmed (dogs matches dog), and the best matches come first.
 """
 
 import argparse
@@ -24,18 +24,18 @@ USING fts5(sentence, video UNINDEXED, start UNINDEXED, tokenize = 'porter unicod
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    indexing = commands.add_parser("index", help="describe videos; one that is known already is described anew")
+    indexing = commands.add_parser("index", help="describe videos; known ones are described again")
     indexing.add_argument("database")
     indexing.add_argument("videos", nargs="+", metavar="VIDEO")
     finding = commands.add_parser("find", help="print the scenes that match all words")
     finding.add_argument("database")
     finding.add_argument("words", nargs="+", metavar="WORD")
-    finding.add_argument("--limit", type=int, default=10, help="at most so many (10)")
+    finding.add_argument("--limit", type=int, default=10, help="maximum number of results (10)")
     options = parser.parse_args(arguments)
     if options.command == "find" and not os.path.exists(options.database):
-        parser.error(f"{options.database}: no such database; search.py index makes one")
+        parser.error(f"{options.database}: no such database; create it with: search.py index")
     try:
-        # `closing` closes it; the database itself, as a context, commits or rolls back.
+        # `closing` closes the database; as a context manager it only commits or rolls back.
         with contextlib.closing(sqlite3.connect(options.database)) as database, database:
             database.execute(SCENES)
             if options.command == "index":
@@ -57,12 +57,12 @@ def index(database: sqlite3.Connection, videos: Sequence[str]) -> None:
         database.execute("DELETE FROM scenes WHERE video = ?", [path])
         rows = [(segment.text, path, segment.start) for segment in segments]
         database.executemany("INSERT INTO scenes VALUES (?, ?, ?)", rows)
-        database.commit()  # so that a bad video does not undo the ones before it
+        database.commit()  # a bad video must not undo the ones before it
         print(f"{video}: {len(rows)} scene{'s' * (len(rows) != 1)}")
 
 
 def find(database: sqlite3.Connection, words: Sequence[str], *, limit: int) -> Iterator[tuple[str, float, str]]:
-    # In quotes, a word is a word, whatever it means in the language of queries.
+    # Quoted, a word is never taken for query syntax.
     query = " ".join('"' + word.replace('"', '""') + '"' for word in words)
     yield from database.execute(
         "SELECT video, start, sentence FROM scenes WHERE scenes MATCH ? ORDER BY rank LIMIT ?", [query, limit]

@@ -1,4 +1,4 @@
-"""The documentation is true: its commands parse or run, and what it names exists."""
+"""The documentation is true: its commands parse or run, what it names exists, and its figures are the model card's."""
 
 import ast
 import functools
@@ -21,7 +21,7 @@ from picknet.cli import app, main
 from picknet.config import BadConfig, Config, load_config, parse_config
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCS = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if path.exists()]
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 SAMPLE = Path("samples/cockatoo.mp4")
@@ -31,14 +31,14 @@ needs_the_model = pytest.mark.skipif(not (SHIPPED / DEFAULT_MODEL).is_dir(), rea
 
 
 def blocks(document: Path, *languages: str) -> Iterator[str]:
-    """The fenced code of these languages."""
+    """Fenced code blocks of these languages."""
     for language, code in re.findall(r"^```(\w*)\n(.*?)^```$", document.read_text(encoding="utf-8"), re.M | re.S):
         if language in languages:
             yield code
 
 
 def spans(document: Path) -> list[str]:
-    """Everything between single backquotes, outside of fenced code."""
+    """Inline code, outside of fenced blocks."""
     prose = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.M | re.S)
     return re.findall(r"`([^`\n]+)`", prose)
 
@@ -46,11 +46,11 @@ def spans(document: Path) -> list[str]:
 class CommandLine(NamedTuple):
     arguments: list[str]
     output: list[str]
-    """The lines the document shows below the command."""
+    """Output lines shown below the command."""
 
 
 def command_lines(program: str) -> list[Any]:
-    """Every command line of a program in the documents, as pytest parameters."""
+    """All command lines of a program in the documents, as pytest parameters."""
     found = []
     for document in DOCS:
         for code in blocks(document, "console", "bash", "sh"):
@@ -64,17 +64,22 @@ def command_lines(program: str) -> list[Any]:
 
 
 def parsed(arguments: list[str]) -> dict[str, Any]:
-    """A command line's arguments and options; what does not parse is a usage error."""
-    name, *rest = arguments
+    """Arguments and options of a command line; raises a usage error if it does not parse."""
+    name, *rest = full(arguments)
     with COMMANDS[name].make_context(f"picknet {name}", rest) as context:
         return dict(context.params)
+
+
+def full(arguments: list[str]) -> list[str]:
+    """`picknet VIDEO` is short for `picknet caption VIDEO`."""
+    return ["caption", *arguments] if re.fullmatch(r"VIDEO|\S+\.mp4", arguments[0]) else arguments
 
 
 # --- Commands ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("line", command_lines("picknet"))
-def test_every_command_in_the_documents_parses(line: CommandLine) -> None:
+def test_every_picknet_command_in_the_documents_parses(line: CommandLine) -> None:
     options = parsed(line.arguments)
     if options.get("config"):
         load_config(ROOT / options["config"], options.get("settings") or [])
@@ -83,17 +88,17 @@ def test_every_command_in_the_documents_parses(line: CommandLine) -> None:
 
 
 def needs_only_videos(line: CommandLine) -> bool:
-    name, *rest = line.arguments
+    name, *rest = full(line.arguments)
     return (name in ("caption", "pick", "timeline") and "--model" not in rest) or line.arguments == ["info"]
 
 
 load_once = functools.cache(load)
-"""One model serves all commands: loading it takes longer than most of them."""
+"""Loading the model takes longer than most commands, so they share one."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A place to run commands in, with the sample where the documents have it."""
+    """A working directory with the sample at the path the documents use."""
     (tmp_path / SAMPLE.parent).mkdir()
     shutil.copy(ROOT / SAMPLE, tmp_path / SAMPLE)
     monkeypatch.chdir(tmp_path)
@@ -103,12 +108,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @needs_the_model
 @pytest.mark.parametrize("line", [case for case in command_lines("picknet") if needs_only_videos(case.values[0])])
-def test_commands_that_need_only_videos_run_and_print_what_is_shown(
+def test_commands_that_need_only_videos_run_and_print_the_output_shown(
     line: CommandLine, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = parsed(line.arguments)
-    for video in options.get("files") or [options.get("video") or SAMPLE]:
-        # The sample stands in for the reader's own videos, and one copy of it for a folder of them.
+    for video in options.get("videos") or [SAMPLE]:
+        # The sample replaces the reader's own videos; a folder gets one copy.
         place = folder / video if Path(video).suffix else folder / video / "clip.mp4"
         if not place.exists():
             place.parent.mkdir(exist_ok=True)
@@ -142,7 +147,7 @@ def test_python_in_the_documents_uses_public_names(document: Path) -> None:
 
 def options_of(*commands: str) -> set[str]:
     own = {option for command in commands for parameter in COMMANDS[command].params for option in parameter.opts}
-    return own | {"--help", "--version"}
+    return own | {"--help", "--version", "--install-completion"}
 
 
 @every_document
@@ -150,7 +155,7 @@ def test_commands_and_options_in_the_text_exist(document: Path) -> None:
     for span in spans(document):
         program, *words = span.split()
         if program == "picknet" and words:
-            commands = [word for word in words[:1] if not word.startswith("-")]
+            commands = [word for word in full(words)[:1] if not word.startswith("-")]
             assert set(commands) <= COMMANDS.keys(), span
             assert {word for word in words if word.startswith("--")} <= options_of(*commands), span
         if program == "make" and len(words) == 1:
@@ -168,19 +173,22 @@ def test_extras_that_are_named_exist(document: Path) -> None:
 # --- Names, files and links -------------------------------------------------------------------------------------------
 
 
-def find_module(name: str) -> Path:
-    places = [ROOT / folder / name for folder in ("src/picknet", "tests", "benchmarks")]
-    return next((place for place in places if place.is_file()), places[0])
+def find_module(name: str) -> Path | None:
+    """`room/module.py` or `module.py` of the package, `test_*.py` at any depth of the tests, or a benchmark."""
+    if (place := ROOT / "src" / "picknet" / name).is_file():
+        return place
+    places = [*(ROOT / "tests").rglob(name), *(ROOT / "benchmarks").glob(name), *(ROOT / "examples").glob(name)]
+    return places[0] if len(places) == 1 else None
 
 
 @functools.cache
 def names_in(path: Path) -> set[str]:
-    """What a module defines; nothing where it does not exist."""
-    return defined_names(ast.parse(path.read_text(encoding="utf-8")).body) if path.is_file() else set()
+    """All names a module defines."""
+    return defined_names(ast.parse(path.read_text(encoding="utf-8")).body)
 
 
 def defined_names(body: list[ast.stmt], prefix: str = "") -> set[str]:
-    """Functions, classes, their methods, and constants."""
+    """Functions, classes with their members, and constants."""
     names: set[str] = set()
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -197,14 +205,16 @@ def defined_names(body: list[ast.stmt], prefix: str = "") -> set[str]:
 def test_every_function_class_and_test_that_is_named_exists(document: Path) -> None:
     missing = []
     for span in spans(document):
-        if match := re.fullmatch(r"(\w+\.py)(?::([\w.]+))?", span):
+        if match := re.fullmatch(r"((?:\w+/)*\w+\.py)(?::([\w.]+))?", span.removeprefix("examples/")):
+            if span.startswith(("src/", "tests/", "benchmarks/")):
+                continue  # checked as files of the repository
             path, name = find_module(match[1]), match[2]
-            if not path.is_file() or (name and name not in names_in(path)):
+            if path is None or (name and name not in names_in(path)):
                 missing.append(span)
     assert missing == []
 
 
-def test_the_paper_is_led_to_its_code_and_its_tests() -> None:
+def test_the_paper_page_names_code_and_tests() -> None:
     cited = [span for span in spans(ROOT / "docs" / "paper.md") if ".py:" in span]
     assert sum(span.startswith("test_") for span in cited) > 50
     assert sum(not span.startswith("test_") for span in cited) > 50
@@ -213,12 +223,12 @@ def test_the_paper_is_led_to_its_code_and_its_tests() -> None:
 @every_document
 def test_files_of_the_repository_that_are_named_exist(document: Path) -> None:
     for span in spans(document):
-        if re.match(r"(benchmarks|configs|docs|samples|src|tests)/", span) and "*" not in span:
+        if re.match(r"(benchmarks|configs|docs|examples|samples|src|tests)/", span) and "*" not in span:
             assert (ROOT / span).exists(), span
 
 
 def anchors(document: Path) -> set[str]:
-    """The headings of a document as GitHub makes them addresses."""
+    """The headings of a document as GitHub's anchors."""
     headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -233,25 +243,80 @@ def test_every_link_and_picture_leads_somewhere(document: Path) -> None:
             assert not anchor or anchor in anchors(linked), target
 
 
-def test_the_architecture_lists_the_modules_layer_by_layer() -> None:
-    (contract,) = (
-        each for each in PROJECT["tool"]["importlinter"]["contracts"] if each.get("containers") == ["picknet"]
-    )
+PACKAGE = ROOT / "src" / "picknet"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+CONTRACTS = PROJECT["tool"]["importlinter"]["contracts"]
+
+
+def test_the_architecture_lists_the_rooms_layer_by_layer() -> None:
+    (contract,) = (each for each in CONTRACTS if each.get("containers") == ["picknet"])
     expected = [
-        (len(contract["layers"]) - height, name + ("/" if (ROOT / "src/picknet" / name).is_dir() else ".py"))
+        (len(contract["layers"]) - height, name + ("/" if (PACKAGE / name).is_dir() else ".py"))
         for height, layer in enumerate(contract["layers"])
         for name in map(str.strip, layer.split("|"))
     ]
-    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d+) \| `(\w+(?:\.py|/))` \|", text, re.M)
+    rows = re.findall(r"^\| (\d+) \| `(\w+(?:\.py|/))` \|", ARCHITECTURE.read_text(encoding="utf-8"), re.M)
     assert [(int(layer), module) for layer, module in rows] == expected
+
+
+def test_the_architecture_lists_every_module_of_every_room() -> None:
+    modules = {
+        path.relative_to(PACKAGE).as_posix() for path in PACKAGE.glob("*/*.py") if not path.name.startswith("__")
+    }
+    assert modules - set(spans(ARCHITECTURE)) == set()
+
+
+def test_the_architecture_lists_every_import_contract() -> None:
+    rows = re.findall(r"^\| ([^|`]+) \|", ARCHITECTURE.read_text(encoding="utf-8"), re.M)
+    assert {contract["name"] for contract in CONTRACTS} <= {row.strip() for row in rows}
+
+
+# --- Figures ----------------------------------------------------------------------------------------------------------
+
+CARD = json.loads((ROOT / "configs" / "cards" / "msvd.json").read_text(encoding="utf-8"))
+
+
+def scores(text: str) -> dict[str, float]:
+    return {name: float(value) for name, value in re.findall(r"(CIDEr|METEOR|ROUGE-L|BLEU-4) (\d+\.\d)", text)}
+
+
+@needs_the_model
+def test_the_card_in_configs_has_the_scores_of_the_shipped_card() -> None:
+    shipped = json.loads((SHIPPED / DEFAULT_MODEL / "card.json").read_text(encoding="utf-8"))
+    assert {key: shipped[key] for key in CARD} == CARD
+
+
+@pytest.mark.parametrize(
+    ("row", "key"),
+    [("five folds", "msvd_folds"), ("MSVD, validation", "msvd_val"), ("MSR-VTT, 243", "msrvtt_val")],
+)
+def test_the_readme_has_the_scores_of_the_card(row: str, key: str) -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    (line,) = (line for line in lines if line.startswith("| MS") and row in line)
+    assert len(scores(line)) == 4
+    assert scores(line) == scores(CARD["scores"][key])
+
+
+@pytest.mark.parametrize("key", ["msvd_folds", "msvd_val", "msrvtt_val"])
+def test_the_results_page_has_the_scores_of_the_card(key: str) -> None:
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    score = scores(CARD["scores"][key])
+    in_order = [score[name] for name in ("BLEU-4", "ROUGE-L", "METEOR", "CIDEr")]
+    assert " | ".join(map(str, in_order)) in text
+
+
+@needs_the_model
+def test_the_readme_names_the_samples_that_the_shipped_picker_picks() -> None:
+    indices = [pick.index for pick in load_once().caption(ROOT / SAMPLE).picks]
+    expected = f"samples {', '.join(map(str, indices[:-1]))} and {indices[-1]} of 30"
+    assert expected in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 
 
 # --- Settings ---------------------------------------------------------------------------------------------------------
 
 
 def known_settings() -> dict[str, Any]:
-    """Every setting's name and default."""
+    """Name and default of every setting."""
     settings: dict[str, Any] = {}
     for name, value in vars(Config()).items():
         group = vars(value) if hasattr(value, "__dataclass_fields__") else None
@@ -260,7 +325,7 @@ def known_settings() -> dict[str, Any]:
 
 
 def documented_settings() -> dict[str, Any]:
-    """Every setting's name and default in the tables of training.md."""
+    """Name and default of every setting in the tables of training.md."""
     settings: dict[str, Any] = {}
     text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     for table in re.findall(r"^\| setting \|.*?(?=^[^|]|\Z)", text, re.M | re.S):
@@ -275,7 +340,7 @@ def documented_settings() -> dict[str, Any]:
     return settings
 
 
-def test_every_setting_is_in_the_documented_tables_with_its_default() -> None:
+def test_every_setting_is_documented_with_its_default() -> None:
     # Lists in the tables are tuples in the config.
     known = {name: list(value) if isinstance(value, tuple) else value for name, value in known_settings().items()}
     documented = documented_settings()

@@ -1,5 +1,6 @@
-"""The examples do what they say, on the sample and against a server that is strict about what it is sent."""
+"""The examples and the notebook run, on the sample and against a server that validates requests."""
 
+import ast
 import base64
 import functools
 import http.server
@@ -52,18 +53,18 @@ def run(capsys):
     return call
 
 
-class Remembering:
-    """The captioner in the package, but it watches a video only once, and in no real time."""
+class CachedCaptioner:
+    """The shipped captioner with cached results, and never in real time."""
 
     def stream(self, source, *, fps=1.0, realtime=False):
-        return iter(watched("stream", str(source), fps=fps))
+        return iter(cached("stream", str(source), fps=fps))
 
     def timeline(self, source):
-        return iter(watched("timeline", str(source)))
+        return iter(cached("timeline", str(source)))
 
 
 @functools.cache
-def watched(method, source, **options):
+def cached(method, source, **options):
     return tuple(getattr(load_once(), method)(source, **options))
 
 
@@ -72,12 +73,12 @@ load_once = functools.cache(picknet.load)
 
 @pytest.fixture
 def captioner(monkeypatch):
-    monkeypatch.setattr(picknet, "load", Remembering)
-    return Remembering()
+    monkeypatch.setattr(picknet, "load", CachedCaptioner)
+    return CachedCaptioner()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_help_and_no_arguments_at_all_are_answered(run, name):
+def test_help_is_printed_and_missing_arguments_are_an_error(run, name):
     code, out, _ = run(name, "--help")
     assert code == 0
     assert example(name).__doc__.splitlines()[0] in out
@@ -86,15 +87,15 @@ def test_help_and_no_arguments_at_all_are_answered(run, name):
     assert "error: the following arguments are required: " in err
 
 
-def test_an_example_runs_as_a_program_of_its_own():
+def test_an_example_runs_as_a_script():
     command = [sys.executable, EXAMPLES / "search.py", "find", "no.db", "birds"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.endswith("error: no.db: no such database; search.py index makes one\n")
+    assert done.stderr.endswith("error: no.db: no such database; create it with: search.py index\n")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_example_is_in_the_list_of_them(name):
+def test_every_example_is_listed_in_the_readme(name):
     assert f"[{name}.py]({name}.py)" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
 
 
@@ -102,18 +103,18 @@ def test_every_example_is_in_the_list_of_them(name):
 
 
 @needs_the_model
-def test_a_sentence_is_told_when_it_changes(run, captioner):
+def test_a_caption_is_printed_when_it_changes(run, captioner):
     code, out, err = run("narrate", SAMPLE)
     assert (code, err) == (0, "")
-    said = [line.split("  ", 1) for line in out.splitlines()]
+    printed = [line.split("  ", 1) for line in out.splitlines()]
     expected = [update for update in captioner.stream(SAMPLE) if update.changed]
-    assert [text for _, text in said] == [update.text for update in expected]
-    assert [time for time, _ in said] == [f"0:{int(update.seconds):02d}" for update in expected]
+    assert [text for _, text in printed] == [update.text for update in expected]
+    assert [time for time, _ in printed] == [f"0:{int(update.seconds):02d}" for update in expected]
 
 
 @needs_the_model
 @pytest.mark.skipif(sys.platform == "win32", reason="the voice is a shell script")
-def test_a_voice_is_given_the_sentence(run, captioner, tmp_path):
+def test_the_voice_program_gets_the_caption(run, captioner, tmp_path):
     spoken = tmp_path / "spoken"
     voice = tmp_path / "voice"
     voice.write_text(f'#!/bin/sh\necho "$1" >> "{spoken}"\n')
@@ -122,12 +123,12 @@ def test_a_voice_is_given_the_sentence(run, captioner, tmp_path):
     sentences = [update.text for update in captioner.stream(SAMPLE) if update.changed]
     assert code == 0
     assert len(out.splitlines()) == len(sentences)
-    # All come at once here, and what comes while it speaks is not spoken.
+    # All captions arrive at once here, and those that arrive while the voice speaks are not spoken.
     assert spoken.read_text().splitlines()[0] == sentences[0]
     assert set(spoken.read_text().splitlines()) <= set(sentences)
 
 
-def test_what_cannot_be_narrated_is_one_line(run, tmp_path):
+def test_a_bad_source_or_voice_is_one_line_of_error(run, tmp_path):
     assert run("narrate", tmp_path / "no.mp4") == (1, "", f"narrate.py: {tmp_path}/no.mp4: no such file\n")
     code, _, err = run("narrate", SAMPLE, "--voice", "no-such-voice")
     assert code == 2
@@ -189,11 +190,11 @@ CHAT_COMPLETION_REQUEST = {
     },
     "additionalProperties": False,
 }
-"""What a request for a chat completion may be: the part of the published schema that a question with images needs."""
+"""Requests for a chat completion: the part of the published schema that a question with images uses."""
 
 
 class ChatServer:
-    """A server on the loopback that keeps what it is sent, and answers with what it was told to."""
+    """A local server that records requests and sends a fixed answer."""
 
     def __init__(self, *, status=200, answer=None):
         self.requests = []
@@ -226,7 +227,7 @@ class ChatServer:
         self._server.server_close()
 
 
-def test_the_request_is_as_the_published_schema_has_it(run, monkeypatch):
+def test_the_request_follows_the_published_schema(run, monkeypatch):
     jsonschema = pytest.importorskip("jsonschema", reason="a development dependency")
     monkeypatch.setenv("OPENAI_API_KEY", "geheim")
     with ChatServer() as server:
@@ -252,7 +253,7 @@ def test_the_request_is_as_the_published_schema_has_it(run, monkeypatch):
             assert (image.format, image.size) == ("JPEG", (320, 180))
 
 
-def test_the_schema_refuses_what_a_server_would():
+def test_the_schema_rejects_malformed_requests():
     jsonschema = pytest.importorskip("jsonschema", reason="a development dependency")
     validator = jsonschema.Draft202012Validator(CHAT_COMPLETION_REQUEST)
     for content in (
@@ -267,7 +268,7 @@ def test_the_schema_refuses_what_a_server_would():
     assert validator.is_valid({"model": "eyes", "messages": [{"role": "user", "content": "hello"}]})
 
 
-def test_without_a_key_none_is_sent_and_the_key_is_never_shown(run, monkeypatch):
+def test_no_key_is_sent_without_one_and_a_key_is_never_printed(run, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with ChatServer(status=401, answer=b'{"error": {"message": "who are you?"}}') as server:
         code, out, err = run("ask", SAMPLE, "What?", "--model", "eyes", "--server", server.url, "--budget", 1)
@@ -275,12 +276,12 @@ def test_without_a_key_none_is_sent_and_the_key_is_never_shown(run, monkeypatch)
         _, _, again = run("ask", SAMPLE, "What?", "--model", "eyes", "--server", server.url, "--budget", 1)
     assert "Authorization" not in server.requests[0][1]
     assert (code, out) == (1, "")
-    told = '{"error": {"message": "who are you?"}}'
-    assert err == again == f"ask.py: {server.url}/chat/completions: 401 Unauthorized: {told}\n"
+    body = '{"error": {"message": "who are you?"}}'
+    assert err == again == f"ask.py: {server.url}/chat/completions: 401 Unauthorized: {body}\n"
 
 
 @pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b'{"choices": []}', b'{"choices": [{"message": "hello"}]}'])
-def test_what_is_no_answer_is_told(run, answer):
+def test_a_malformed_answer_is_an_error(run, answer):
     with ChatServer(answer=answer) as server:
         code, out, err = run("ask", SAMPLE, "What?", "--model", "eyes", "--server", server.url, "--budget", 1)
     assert (code, out) == (1, "")
@@ -288,7 +289,7 @@ def test_what_is_no_answer_is_told(run, answer):
     assert err.count("\n") == 1
 
 
-def test_a_server_that_is_not_there_and_a_bad_address_are_told(run):
+def test_an_unreachable_server_and_a_bad_address_are_errors(run):
     with ChatServer() as server:
         pass
     code, _, err = run("ask", SAMPLE, "What?", "--model", "eyes", "--server", server.url, "--budget", 1)
@@ -298,7 +299,7 @@ def test_a_server_that_is_not_there_and_a_bad_address_are_told(run):
         code, _, err = run("ask", SAMPLE, "What?", "--model", "eyes", "--server", address)
         assert code == 2
         assert "geheim" not in err
-        assert err.endswith("is like http://localhost:8000/v1; a key belongs into OPENAI_API_KEY\n")
+        assert err.endswith("expected an address like http://localhost:8000/v1; a key goes into OPENAI_API_KEY\n")
     code, _, err = run("ask", SAMPLE, "What?", "--model", "eyes", "--budget", 0)
     assert (code, err) == (1, "ask.py: budget is 0: 1 frame or more is possible\n")
 
@@ -307,9 +308,9 @@ def test_a_server_that_is_not_there_and_a_bad_address_are_told(run):
 
 
 @needs_the_model
-def test_scenes_are_found_by_their_words(run, captioner, tmp_path):
+def test_scenes_are_found_by_words(run, captioner, tmp_path):
     database = tmp_path / "films.db"
-    for _ in range(2):  # the second time replaces the first
+    for _ in range(2):  # the second run replaces the first
         code, out, _ = run("search", "index", database, SAMPLE)
         assert code == 0
     expected = [(segment.text, segment.start) for segment in captioner.timeline(SAMPLE)]
@@ -321,7 +322,7 @@ def test_scenes_are_found_by_their_words(run, captioner, tmp_path):
     assert run("search", "find", database, "zeppelin") == (0, "", "")
 
 
-def test_words_are_found_without_their_endings_and_are_never_taken_for_a_query(run, tmp_path):
+def test_words_are_stemmed_and_never_taken_for_query_syntax(run, tmp_path):
     path = tmp_path / "films.db"
     with sqlite3.connect(path) as database:
         database.execute(example("search").SCENES)
@@ -335,7 +336,7 @@ def test_words_are_found_without_their_endings_and_are_never_taken_for_a_query(r
         assert run("search", "find", path, *words) == (0, "", "")
 
 
-def test_what_cannot_be_searched_is_one_line(run, tmp_path):
+def test_a_file_that_is_not_a_database_is_an_error(run, tmp_path):
     assert run("search", "find", SAMPLE, "bird") == (1, "", f"search.py: {SAMPLE}: file is not a database\n")
 
 
@@ -351,3 +352,40 @@ def test_a_bad_video_does_not_undo_the_ones_before_it(run, tmp_path):
         ((count,),) = connection.execute("SELECT count(*) FROM scenes WHERE video = ?", [str(SAMPLE)])
     connection.close()
     assert count > 0
+
+
+# --- The notebook -----------------------------------------------------------------------------------------------------
+
+NOTEBOOK = json.loads((EXAMPLES / "picknet.ipynb").read_text(encoding="utf-8"))
+
+
+def test_the_notebook_is_valid_and_has_no_stored_outputs():
+    assert (NOTEBOOK["nbformat"], NOTEBOOK["nbformat_minor"]) == (4, 5)
+    ids = [cell["id"] for cell in NOTEBOOK["cells"]]
+    assert len(set(ids)) == len(ids)
+    for cell in NOTEBOOK["cells"]:
+        assert cell["cell_type"] in ("markdown", "code")
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None)
+
+
+@needs_the_model
+def test_the_notebook_runs_and_its_results_show_themselves(tmp_path, monkeypatch):
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "samples" / "cockatoo.mp4").symlink_to(SAMPLE)
+    (tmp_path / "examples").mkdir()
+    monkeypatch.chdir(tmp_path / "examples")  # where Jupyter runs a notebook: beside it
+    names = {}
+    shown = []
+    for cell in NOTEBOOK["cells"]:
+        if cell["cell_type"] == "code":
+            # As Jupyter does: run the statements, and show the value of a last expression.
+            tree = ast.parse("".join(cell["source"]))
+            last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+            exec(compile(tree, cell["id"], "exec"), names)
+            if last is not None:
+                shown.append(eval(compile(ast.Expression(last.value), cell["id"], "eval"), names))
+    pages = [value._repr_html_() for value in shown if hasattr(value, "_repr_html_")]
+    assert len(pages) >= 2
+    assert all("data:image/jpeg;base64," in page for page in pages)
+    assert names["caption"].text in pages[0]
