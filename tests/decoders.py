@@ -1,4 +1,4 @@
-"""Decoders made by hand."""
+"""Small decoders for tests of the search."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Little memory, one core, one thread, a hundred videos: at most slower, never wrong."""
+"""Little memory, one core, one thread, a hundred videos: slower, but with the same results."""
 
 import contextlib
 import os
@@ -38,13 +38,13 @@ for number in range(100):
         captioner.caption(sys.argv[2 + number % (len(sys.argv) - 2)])
     except picknet.PicknetError:
         pass
-    if number == 29:  # by then the allocator has seen what there is to see
+    if number == 29:  # by then the allocator has grown as far as it will
         files, memory = len(os.listdir("/proc/self/fd")), resident()
 print(len(os.listdir("/proc/self/fd")) - files, resident() - memory, len(os.listdir("/proc/self/task")))
 """
 
 
-def said(program: str, *arguments: str, **environment: str) -> list[str]:
+def printed(program: str, *arguments: str, **environment: str) -> list[str]:
     finished = subprocess.run(
         [sys.executable, "-c", program, *arguments],
         env={**os.environ, **environment},
@@ -57,16 +57,16 @@ def said(program: str, *arguments: str, **environment: str) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
-def test_one_core_one_thread_and_little_memory_say_the_same() -> None:
-    plain, peak = said(SHIPPED, str(SAMPLE))
-    assert int(peak) < 0.8 * GIGABYTE  # so that it lives where a container allows one gigabyte
-    assert said(ONE_CORE + SHIPPED, str(SAMPLE))[0] == plain
-    assert said(SHIPPED, str(SAMPLE), OMP_NUM_THREADS="1")[0] == plain
+def test_one_core_and_one_thread_give_the_same_caption_in_little_memory() -> None:
+    plain, peak = printed(SHIPPED, str(SAMPLE))
+    assert int(peak) < 0.8 * GIGABYTE  # so that it fits into a container of one gigabyte
+    assert printed(ONE_CORE + SHIPPED, str(SAMPLE))[0] == plain
+    assert printed(SHIPPED, str(SAMPLE), OMP_NUM_THREADS="1")[0] == plain
 
 
 @pytest.fixture
 def a_gigabyte() -> Iterator[Path]:
-    """A control group of its own that may have one gigabyte; the file that a process's number is written to."""
+    """A new control group limited to one gigabyte: the file to which a process writes its number to join."""
     name, limit = f"picknet-{os.getpid()}", str(GIGABYTE)
     for parent, setting in ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"), (CGROUPS, "memory.max")):
         group = parent / name
@@ -80,16 +80,16 @@ def a_gigabyte() -> Iterator[Path]:
         yield group / "cgroup.procs"
         group.rmdir()
         return
-    pytest.skip("needs the right to make a control group")
+    pytest.skip("needs permission to create a control group")
 
 
-def test_a_container_of_one_gigabyte_will_do(a_gigabyte: Path) -> None:
+def test_a_container_of_one_gigabyte_is_enough(a_gigabyte: Path) -> None:
     join = f"import os; open({str(a_gigabyte)!r}, 'w').write(str(os.getpid()))\n"
-    assert said(join + SHIPPED, str(SAMPLE))[0] == said(SHIPPED, str(SAMPLE))[0]
+    assert printed(join + SHIPPED, str(SAMPLE))[0] == printed(SHIPPED, str(SAMPLE))[0]
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="files and memory are counted under /proc")
-def test_a_hundred_videos_leave_no_file_open_and_no_memory_taken(tmp_path: Path, model_folder: Path) -> None:
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="open files and memory are read from /proc")
+def test_a_hundred_videos_leak_no_file_and_no_memory(tmp_path: Path, model_folder: Path) -> None:
     whole = clips.write_clip(tmp_path / "whole.mp4")
     cut = tmp_path / "cut.mkv"
     cut.write_bytes(clips.write_clip(tmp_path / "long.mkv").read_bytes()[:3000])
@@ -97,7 +97,7 @@ def test_a_hundred_videos_leave_no_file_open_and_no_memory_taken(tmp_path: Path,
     counted = clips.write_packed_avi(tmp_path / "counted.avi")
     damaged = clips.remux(whole, tmp_path / "damaged.mp4", ruined={20, 21, 40})
     videos = [whole, cut, tmp_path / "text.mp4", counted, damaged]
-    (line,) = said(HUNDRED, str(model_folder), *map(str, videos))
+    (line,) = printed(HUNDRED, str(model_folder), *map(str, videos))
     files, memory, threads = map(int, line.split())
     assert files == 0
     assert memory < 20_000_000

@@ -1,130 +1,195 @@
-"""Many files, several processes: results in the order of the files, and nothing lost with a process that dies."""
+"""A pool of worker processes: results in the order of the tasks, bounded memory, and no task lost with a process."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from queue import SimpleQueue
+from queue import LifoQueue
 from typing import Any
 
 from picknet.errors import PicknetError
 
 Work = Callable[[Any], Any]
-"""A task -> its result. Tasks, results and the work itself are sent from one process to another."""
+"""A task -> its result. Tasks, results and the work itself are pickled; what is large is better written to a file."""
 
 MAX_ATTEMPTS = 2
-"""A task whose process dies is done again; if that dies, too, it is the task's fault."""
+"""A task whose worker dies is tried again by another; if that dies as well, the task is given up."""
+AHEAD_PER_JOB = 8
+"""Tasks per worker that are read before the results of earlier ones are taken: queued, at work, or done."""
 
 
 class LostProcess(PicknetError):
-    """A task that no process survived."""
+    """A task whose workers died."""
 
 
-def in_order(work: Work, tasks: Iterable[Any], *, jobs: int, name: Callable[[Any], str] = str) -> Iterator[Any]:
-    """work(task) for each task, in order, each as soon as those before it are known; or the `PicknetError` it raised.
+class TaskTimeout(PicknetError):
+    """A task that took too long; its worker was ended."""
 
-    With one job it is done here, otherwise by so many processes. Each has cores of its own, where there are enough, so
-    that no process starts more threads than it can run. name: what a task is called if no process survives it.
+
+def in_order(
+    work: Work,
+    tasks: Iterable[Any],
+    *,
+    jobs: int,
+    name: Callable[[Any], str] = str,
+    timeout: float | None = None,
+) -> Iterator[Any]:
+    """work(task) for each task, in the order of the tasks; or the `PicknetError` it raised. Other errors are raised.
+
+    Tasks are read lazily, by the caller's thread: at most `AHEAD_PER_JOB * jobs` tasks and results are in memory, even
+    behind a slow task. With one job and no timeout the work is done in this process, otherwise by `jobs` worker
+    processes. Each worker is given its share of the cores, so that its libraries do not start more threads than that.
+
+    name: what a task is called in an error. timeout: seconds that a task may take, including what the work loads for
+    its first task; then its worker is ended, and its result is a `TaskTimeout`.
     """
-    if jobs == 1:
-        yield from (_tried(work, task) for task in tasks)
+    if jobs == 1 and timeout is None:
+        yield from (_result_or_error(work, task) for task in tasks)
         return
-    workers = [_Worker(work, place=place, jobs=jobs) for place in range(jobs)]
-    idle: SimpleQueue[_Worker] = SimpleQueue()
-    for worker in workers:
+    workers = [_Worker(work, number=number, jobs=jobs, timeout=timeout) for number in range(jobs)]
+    idle: LifoQueue[_Worker] = LifoQueue()  # one that has started is used before another is started
+    for worker in reversed(workers):
         idle.put(worker)
 
-    def done(task: Any) -> Any:
+    def do(task: Any) -> Any:
         worker = idle.get()
         try:
             return worker.do(task, name(task))
         finally:
             idle.put(worker)
 
-    # A thread for each process does nothing but wait for it.
-    with ThreadPoolExecutor(jobs) as waiting:
+    # Each thread only waits for a worker process.
+    with ThreadPoolExecutor(jobs, initializer=_block_ctrl_c) as threads:
         try:
-            for result in waiting.map(done, tasks):
-                if isinstance(result, Exception) and not isinstance(result, PicknetError):
-                    raise result
-                yield result
+            ahead: deque[Future[Any]] = deque()
+            for task in tasks:
+                ahead.append(threads.submit(do, task))
+                while ahead and (ahead[0].done() or len(ahead) >= AHEAD_PER_JOB * jobs):
+                    yield _checked(ahead.popleft().result())
+            while ahead:
+                yield _checked(ahead.popleft().result())
         finally:
-            waiting.shutdown(wait=False, cancel_futures=True)
+            threads.shutdown(wait=False, cancel_futures=True)
             for worker in workers:
                 worker.close()
 
 
 class _Worker:
-    """A process that does one task after the other, and another one should it die."""
+    """A process that does one task at a time, and is started again if it dies."""
 
-    def __init__(self, work: Work, *, place: int, jobs: int) -> None:
+    def __init__(self, work: Work, *, number: int, jobs: int, timeout: float | None) -> None:
         self._work = work
-        self._place = place
+        self._number = number
         self._jobs = jobs
+        self._timeout = timeout
+        self._lock = threading.Lock()  # `close` is called by another thread than `do`
         self._is_closed = False
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
 
     def do(self, task: Any, name: str) -> Any:
-        code = None
+        exit_code = None
         for _ in range(MAX_ATTEMPTS):
-            if self._is_closed:
-                break
             try:
-                connection = self._connected()
+                connection = self._start()
+                if connection is None:
+                    break
                 connection.send(task)
-                return connection.recv()
+                if connection.poll(self._timeout):
+                    return connection.recv()
+                self._end()
+                return TaskTimeout(f"{name}: took longer than {self._timeout:g} s and was stopped")
             except (EOFError, OSError):
-                code = self._end()
-        return LostProcess(f"{name}: the process at work on it died, twice (exit code {code})")
+                exit_code = self._end()
+        return LostProcess(f"{name}: the worker process died, twice (exit code {exit_code})")
 
     def close(self) -> None:
-        self._is_closed = True
+        with self._lock:
+            self._is_closed = True
         self._end()
 
-    def _connected(self) -> Connection:
-        if self._connection is None:
-            # Not forked: a process with OpenVINO's threads cannot be.
+    def _start(self) -> Connection | None:
+        """The connection to the process, which is started if there is none; None if the worker was closed."""
+        with self._lock:
+            if self._is_closed or self._connection is not None:
+                return None if self._is_closed else self._connection
+            # Not forked: OpenVINO's threads do not survive a fork.
             context = multiprocessing.get_context("spawn")
-            self._connection, theirs = context.Pipe()
-            arguments = (theirs, self._work, self._place, self._jobs)
-            self._process = context.Process(target=_serve, args=arguments, daemon=True)
-            self._process.start()
+            connection, theirs = context.Pipe()
+            arguments = (theirs, self._work, self._number, self._jobs)
+            process = context.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
             theirs.close()
-        return self._connection
+            self._process, self._connection = process, connection
+        connection.recv()  # it has started; the timeout is for tasks
+        return connection
 
     def _end(self) -> int | None:
-        process, self._process, self._connection = self._process, None, None
-        if process is None:
-            return None
-        process.terminate()
-        process.join()
-        return process.exitcode
+        with self._lock:
+            process, self._process, self._connection = self._process, None, None
+            if process is None:
+                return None
+            process.kill()
+            process.join()
+            return process.exitcode
 
 
-def _serve(connection: Connection, work: Work, place: int, jobs: int) -> None:
-    """What a process does, until nobody is there to send it a task."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process, which ends this one
+def _block_ctrl_c() -> None:
+    """Keep Ctrl-C from processes that this thread starts, which would each print a traceback while they import."""
+    if hasattr(signal, "pthread_sigmask"):
+        resource_tracker.ensure_running()  # starting the first worker would start it, and unblock the signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+# --- In a worker process ---
+
+
+def _serve(connection: Connection, work: Work, number: int, jobs: int) -> None:
+    """Do tasks until the connection is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what is typed is for the parent
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[place::jobs] or cores)  # both FFmpeg and OpenVINO count these
-    while True:
-        try:
+        os.sched_setaffinity(0, cores[number::jobs] or cores)  # FFmpeg and OpenVINO start a thread for each of these
+    with contextlib.suppress(EOFError, OSError):  # the parent is gone
+        connection.send(None)
+        while True:
             task = connection.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            result = _tried(work, task)
-        except Exception as error:  # noqa: BLE001
-            result = error  # a bug; the first process raises it
-        connection.send(result)
+            try:
+                result = _result_or_error(work, task)
+            except Exception as error:  # noqa: BLE001
+                result = error  # a bug; the parent raises it
+            try:
+                connection.send(result)
+            except OSError:
+                raise
+            except Exception as error:  # noqa: BLE001
+                connection.send(TypeError(f"{type(result).__name__}: cannot be sent by a worker ({error})"))
 
 
-def _tried(work: Work, task: Any) -> Any:
+def _end_with_parent() -> None:
+    """Without this a worker would finish its task before it notices that nobody waits for the result."""
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
+
+
+def _result_or_error(work: Work, task: Any) -> Any:
     try:
         return work(task)
     except PicknetError as error:
         return error
+
+
+def _checked(result: Any) -> Any:
+    if isinstance(result, Exception) and not isinstance(result, PicknetError):
+        raise result
+    return result

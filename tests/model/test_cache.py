@@ -1,4 +1,4 @@
-"""What is kept between runs may be missing, damaged or unwritable: at most it is made again."""
+"""The cache of compiled graphs: an entry that is missing, damaged or cannot be written is compiled again."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names of graphs that were compiled, not read back."""
+    """An item for each graph that was compiled, not read from the cache."""
     compiled: list[str] = []
 
     class Core:
@@ -52,7 +52,7 @@ def features(folder: Path) -> np.ndarray:
     return Runtime(folder).features(pixels)
 
 
-def test_what_is_kept_comes_back(place: Path) -> None:
+def test_an_entry_is_read_as_it_was_written(place: Path) -> None:
     assert cache.read("a") is None
     cache.write("a", b"content")
     assert cache.read("a") == b"content"
@@ -62,7 +62,7 @@ def test_what_is_kept_comes_back(place: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"", lambda data: data[::-1]]
 )
-def test_what_was_changed_is_not_there(place: Path, damage) -> None:
+def test_a_damaged_entry_counts_as_missing(place: Path, damage) -> None:
     cache.write("a", b"content")
     (place / "a.picknet").write_bytes(damage((place / "a.picknet").read_bytes()))
     assert cache.read("a") is None
@@ -70,20 +70,20 @@ def test_what_was_changed_is_not_there(place: Path, damage) -> None:
     assert cache.read("a") == b"content"
 
 
-def test_the_entries_not_used_for_longest_go_and_what_is_not_ours_stays(place: Path) -> None:
+def test_the_least_recently_used_entries_are_deleted_and_other_files_stay(place: Path) -> None:
     place.mkdir()
-    (place / "letter.txt").write_text("to whom it may concern")
+    (place / "letter.txt").write_text("not an entry")
     os.utime(place / "letter.txt", (0, 0))
     for number in range(cache.MAX_ENTRIES):
         cache.write(f"{number}", b"")
         os.utime(place / f"{number}.picknet", (number, number))
     assert cache.read("0") == b""  # used just now
     cache.write("new", b"")
-    kept = ["new", "0", *map(str, range(2, cache.MAX_ENTRIES))]
-    assert {entry.name for entry in place.iterdir()} == {"letter.txt", *(f"{name}.picknet" for name in kept)}
+    expected = ["new", "0", *map(str, range(2, cache.MAX_ENTRIES))]
+    assert {entry.name for entry in place.iterdir()} == {"letter.txt", *(f"{name}.picknet" for name in expected)}
 
 
-def test_an_empty_name_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_variable_turns_the_cache_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PICKNET_CACHE", "")
     cache.write("a", b"content")
     assert cache.folder() is None
@@ -105,7 +105,7 @@ def test_the_second_run_does_not_compile(place: Path, model_folder: Path, compil
     assert len(list(place.iterdir())) == 1
 
 
-def test_another_version_compiles_anew(
+def test_another_version_of_openvino_compiles_again(
     place: Path, model_folder: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import openvino
@@ -116,7 +116,7 @@ def test_another_version_compiles_anew(
     assert (len(compilations), len(list(place.iterdir()))) == (2, 2)
 
 
-def test_other_weights_compile_anew(
+def test_other_weights_are_compiled_again(
     place: Path, model_folder: Path, attending_folder: Path, compilations: list[str]
 ) -> None:
     features(model_folder)
@@ -124,26 +124,26 @@ def test_other_weights_compile_anew(
     assert len(compilations) == 2
 
 
-def test_what_openvino_refuses_is_made_again(place: Path, model_folder: Path, compilations: list[str]) -> None:
+def test_an_entry_openvino_refuses_is_compiled_again(place: Path, model_folder: Path, compilations: list[str]) -> None:
     right = features(model_folder)
     (entry,) = place.iterdir()
-    cache.write(entry.stem, b"not a compiled graph, but kept as it was")
+    cache.write(entry.stem, b"not a compiled graph, with a valid checksum")
     np.testing.assert_array_equal(features(model_folder), right)
     np.testing.assert_array_equal(features(model_folder), right)
     assert len(compilations) == 2
 
 
-def test_a_folder_that_cannot_be_written_is_done_without(
+def test_a_folder_that_cannot_be_written_is_not_an_error(
     tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    for impossible in (tmp_path / "file" / "cache", Path("/proc/picknet")):  # also for one who may write everywhere
+    for impossible in (tmp_path / "file" / "cache", Path("/proc/picknet")):  # even root cannot write there
         monkeypatch.setenv("PICKNET_CACHE", str(impossible))
         assert features(model_folder).shape[0] == 1
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk is played by /dev/full")
-def test_a_full_disk_is_done_without(place: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full stands for a full disk")
+def test_a_full_disk_is_not_an_error(place: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tempfile
 
     place.mkdir()
@@ -153,14 +153,14 @@ def test_a_full_disk_is_done_without(place: Path, model_folder: Path, monkeypatc
     assert list(place.iterdir()) == []
 
 
-def test_processes_that_begin_together_agree(place: Path, model_folder: Path) -> None:
-    def begin() -> "subprocess.Popen[str]":
+def test_processes_that_start_together_get_the_same_result(place: Path, model_folder: Path) -> None:
+    def start() -> "subprocess.Popen[str]":
         command = [sys.executable, "-c", PROGRAM, str(model_folder)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
-    together = [begin(), begin(), begin()]
-    said = {process.communicate(timeout=120)[0] for process in together}
-    afterwards = begin().communicate(timeout=120)[0]
-    assert said == {afterwards}
+    together = [start(), start(), start()]
+    printed = {process.communicate(timeout=120)[0] for process in together}
+    afterwards = start().communicate(timeout=120)[0]
+    assert printed == {afterwards}
     assert afterwards.strip()
     assert len(list(place.iterdir())) == 1

@@ -1,4 +1,4 @@
-"""The confidence in a caption: its numbers worked by hand, and its calibration on captions made for the purpose."""
+"""The confidence of a caption: numbers worked out by hand, and calibration on made-up captions."""
 
 import math
 from pathlib import Path
@@ -34,19 +34,19 @@ def test_a_fit_on_two_different_means_gives_each_its_mean_target():
     assert fitted.bias == pytest.approx(2 * logit(61 / 105) - logit(48 / 175), abs=1e-9)
 
 
-def test_a_fit_on_captions_that_are_all_as_sure_gives_the_share_of_the_good():
+def test_a_fit_on_equal_means_gives_the_share_of_good_captions():
     # 3 good and 1 bad: (3 · 4/5 + 1/3) / 4 = 41/60.
     fitted = fit(np.full(4, -0.7), np.array([True, True, True, False]))
     assert fitted.at(np.array([-0.7]))[0] == pytest.approx(41 / 60, abs=1e-9)
 
 
-def test_captions_in_perfect_order_do_not_make_a_confidence_of_0_and_1():
-    # Nothing pulls two numbers fitted to 0 and 1 back; the targets 11/12 and 1/12 do.
+def test_perfectly_separated_captions_do_not_give_a_confidence_of_0_and_1():
+    # With targets 0 and 1 the fit would diverge; with 11/12 and 1/12 it does not.
     fitted = fit(np.repeat([-0.5, -1.5], 10), np.repeat([True, False], 10))
     assert fitted.at(np.array([-0.5, -1.5])) == pytest.approx([11 / 12, 1 / 12], abs=1e-9)
 
 
-def test_a_fit_is_at_the_top_of_the_likelihood():
+def test_a_fit_maximises_the_likelihood():
     generator = np.random.default_rng(0)
     means = -generator.exponential(size=200)
     good = generator.random(200) < 1 / (1 + np.exp(-(2 + 3 * means)))
@@ -63,7 +63,7 @@ def test_a_fit_is_at_the_top_of_the_likelihood():
     assert (fitted.bias, fitted.slope) == (pytest.approx(2, abs=0.8), pytest.approx(3, abs=1))
 
 
-def test_a_bin_compares_what_is_said_with_what_is_so():
+def test_a_bin_has_the_mean_confidence_and_the_share_of_good_captions():
     confidences = np.array([0.1, 0.19, 0.2, 0.9, 0.8, 1.0])
     good = np.array([False, True, False, True, True, False])
     assert calibration_bins(confidences, good) == (
@@ -79,8 +79,8 @@ def test_auc_counts_pairs_in_order_and_half_of_the_ties():
     assert auc(confidences, np.array([True, True, False, False, False])) == 0.75
 
 
-def made(num_good, num_bad):
-    """Sure captions that say what people say, and unsure ones that do not, in turn as far as there are both."""
+def made_up(num_good, num_bad):
+    """Likely captions equal to a reference, and unlikely ones unlike theirs, alternating while there are both."""
     captions, references = {}, {}
     for number in range(max(num_good, num_bad)):
         if number < num_good:
@@ -93,7 +93,7 @@ def made(num_good, num_bad):
 
 
 def test_a_calibration_is_checked_on_clips_it_was_not_fitted_on():
-    calibration = calibrate(*made(20, 20))
+    calibration = calibrate(*made_up(20, 20))
     assert (calibration.num_clips, calibration.num_good, calibration.auc) == (40, 20, 1.0)
     assert calibration.confidence.of("a cat is sleeping", -2.5) == pytest.approx(21 / 22)
     # A fold of 4 has 2 of each kind, so it is judged by a fit on 18 of each: 19/20 where all are good, 1/20 where none.
@@ -101,8 +101,8 @@ def test_a_calibration_is_checked_on_clips_it_was_not_fitted_on():
     assert calibration.ece == pytest.approx(0.05)
 
 
-def test_the_card_gets_a_few_plain_facts():
-    facts = calibrate(*made(20, 20)).as_json()
+def test_the_facts_in_the_card():
+    facts = calibrate(*made_up(20, 20)).as_json()
     # logit(21/22) = log 21 = 3.0445 at -0.5, and the negative at -1.5: a slope of 6.0890, and a bias of as much.
     assert facts == {
         "bias": 6.089,
@@ -119,7 +119,7 @@ def test_the_card_gets_a_few_plain_facts():
 @pytest.mark.parametrize(("num_good", "num_bad"), [(0, 40), (40, 0), (2, 1), (9, 40)])
 def test_too_few_captions_of_a_kind_are_refused(num_good, num_bad):
     with pytest.raises(BadCalibration) as refused:
-        calibrate(*made(num_good, num_bad))
+        calibrate(*made_up(num_good, num_bad))
     assert str(refused.value) == (
         f"{num_good} good and {num_bad} bad captions (good: CIDEr above 0.5): "
         "at least 10 of each kind are needed to calibrate; take a larger split"
@@ -132,13 +132,13 @@ def test_a_card_without_a_confidence_has_none():
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "stored",
     [0.7, "high", [1, 2], {}, {"bias": 1.0}, {"bias": "low", "slope": 1}, {"bias": math.nan, "slope": 1.0},
      {"bias": 10**400, "slope": 1}, {"bias": None, "slope": 1}],
 )  # fmt: skip
-def test_a_confidence_that_is_none_is_named(kept):
+def test_an_invalid_confidence_in_a_card_is_named(stored):
     with pytest.raises(BadCalibration) as refused:
-        Confidence.from_card({"confidence": kept}, Path("m/card.json"))
+        Confidence.from_card({"confidence": stored}, Path("m/card.json"))
     assert str(refused.value) == (
         "m/card.json: confidence needs two numbers, bias and slope; take it out, calibrate again"
     )

@@ -1,4 +1,4 @@
-"""The graphs against PyTorch, and what is said about model folders that cannot be used."""
+"""The graphs against PyTorch, from one thread and from many, and the errors for bad model folders."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def random_state(rng, count):
 
 
 def random_memory(rng, runtime, num_picks=3, count=1):
-    """What a runtime remembers of some videos: of a few frames of noise each."""
+    """The encoder's state after a few frames of noise, for some videos."""
     memory = runtime.start(count)
     for _ in range(num_picks):
         memory = runtime.encode(random_features(rng, runtime, count), memory)
@@ -79,25 +79,25 @@ def test_features_are_those_of_the_pytorch_network(either, network, monkeypatch)
         assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
 
 
-def test_frames_looked_at_side_by_side_have_the_features_they_have_one_by_one(either):
+def test_frames_in_the_cnn_at_once_have_the_features_of_each_alone(either):
     pixels = np.random.default_rng(4).integers(0, 256, (8, 64, 64, 3), dtype=np.uint8)
     before = pixels.copy()
     alone = [either.start_features(one).result() for one in pixels]
     assert len({features.tobytes() for features in alone}) == 8
     for order in (range(8), (3, 0, 1, 2, 7, 6, 5, 4), range(7, -1, -1)):
-        looks = [either.start_features(one) for one in pixels]
+        pending = [either.start_features(one) for one in pixels]
         for place in order:
-            np.testing.assert_array_equal(looks[place].result(), alone[place])
-            assert looks[place].is_ready
-        # A look that nobody waits for does no harm to those that follow.
-        given_up = either.start_features(np.zeros_like(pixels[0]))
-        del given_up
+            np.testing.assert_array_equal(pending[place].result(), alone[place])
+            assert pending[place].is_ready
+        # Features that nobody waits for do not disturb later ones.
+        abandoned = either.start_features(np.zeros_like(pixels[0]))
+        del abandoned
     np.testing.assert_array_equal(either.features(pixels), np.concatenate(alone))
     either.exact_features(pixels[:1])
     np.testing.assert_array_equal(pixels, before)
 
 
-def test_a_policy_that_has_learned_nothing_is_known_not_to_look(model_folder, attending_folder):
+def test_a_policy_that_ignores_glances_is_recognised(model_folder, attending_folder):
     from picknet.captioner import load
 
     assert Runtime(model_folder).policy_looks
@@ -162,7 +162,7 @@ def test_a_decoder_step_is_that_of_the_pytorch_network(either, network, num_memo
     assert np.exp(ours[0]).sum(axis=1) == pytest.approx(np.ones(3), abs=1e-5)
 
 
-def test_results_stay_what_they_were_when_the_graph_runs_again(either):
+def test_results_are_not_overwritten_by_the_next_inference(either):
     rng = np.random.default_rng(4)
     first = random_memory(rng, either, num_picks=1)
     kept = EncoderState(*(part.copy() for part in first))
@@ -171,7 +171,7 @@ def test_results_stay_what_they_were_when_the_graph_runs_again(either):
         assert np.array_equal(part, before)
 
 
-def test_a_batch_gives_what_its_rows_give(either):
+def test_a_batch_has_the_results_of_its_rows(either):
     rng = np.random.default_rng(5)
     words, memory, states = np.array([1, 4, 7, 9]), random_memory(rng, either), random_state(rng, 4)
     together, _ = either.decode(words, memory, states)
@@ -186,7 +186,7 @@ def test_a_batch_gives_what_its_rows_give(either):
             assert ours[0] == pytest.approx(theirs[row], abs=1e-4)
 
 
-def test_memories_are_decoded_together_as_each_alone(either):
+def test_states_of_several_videos_are_decoded_together_as_each_alone(either):
     rng = np.random.default_rng(9)
     words, memory, states = np.array([1, 4, 7, 9]), random_memory(rng, either, count=4), random_state(rng, 4)
     together = either.decode(words, memory, states)
@@ -196,7 +196,7 @@ def test_memories_are_decoded_together_as_each_alone(either):
             assert ours[0] == pytest.approx(theirs[row], abs=1e-5)
 
 
-def test_a_frame_that_videos_share_is_encoded_as_in_each_alone(either):
+def test_a_frame_shared_by_several_videos_is_encoded_as_for_each_alone(either):
     rng = np.random.default_rng(10)
     frame, before = random_features(rng, either, 1), random_memory(rng, either, num_picks=2, count=3)
     together = either.encode(frame, before)
@@ -206,7 +206,7 @@ def test_a_frame_that_videos_share_is_encoded_as_in_each_alone(either):
             assert ours[0] == pytest.approx(theirs[row], abs=1e-5)
 
 
-def test_the_memory_of_an_endless_stream_is_that_of_its_last_picks(attending):
+def test_the_state_of_an_endless_stream_holds_the_cells_of_its_last_picks_only(attending):
     rng = np.random.default_rng(7)
     num_cells = 2 * 2
     kept = attending.config.video.num_frames  # 4
@@ -218,12 +218,12 @@ def test_the_memory_of_an_endless_stream_is_that_of_its_last_picks(attending):
         assert np.array_equal(memory.keys, np.concatenate(every_key[-kept:], axis=1))
 
 
-def test_without_attention_no_frame_is_kept(runtime):
+def test_without_attention_the_state_holds_no_cells(runtime):
     memory = random_memory(np.random.default_rng(8), runtime)
     assert memory.keys.shape == memory.values.shape == (1, 0, 16)
 
 
-def test_only_the_graphs_in_use_are_compiled(model_folder):
+def test_a_graph_is_compiled_when_it_is_first_used(model_folder):
     runtime = Runtime(model_folder)
     runtime.encode(np.zeros((1, 1, 1280), np.float32), runtime.start())
     assert [name for name, graph in runtime.graphs.items() if graph.is_compiled] == ["encoder"]
@@ -301,7 +301,7 @@ def test_eight_threads_share_a_runtime_and_each_gets_the_results_of_one_thread(e
     assert len(either.graphs["cnn"].compiled(PRECISION["cnn"])._idle) <= MAX_IDLE_REQUESTS
 
 
-def test_threads_that_come_at_once_compile_each_graph_once(model_folder, monkeypatch):
+def test_threads_that_start_together_compile_each_graph_once(model_folder, monkeypatch):
     compiled = []
     compile_graph = Graph._compile
 
@@ -334,7 +334,7 @@ def test_pending_features_can_be_asked_for_twice_and_by_several_threads(either):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends itself Ctrl-C as POSIX knows it")
-def test_ctrl_c_is_only_that_after_a_model_was_used_and_let_go(model_folder):
+def test_ctrl_c_does_not_crash_after_a_model_was_deleted(model_folder):
     code = (
         "import os, signal, sys; import numpy as np; from picknet.model.runtime import Runtime\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -358,7 +358,7 @@ def copy(model_folder, tmp_path):
 
 
 def complaint(folder, capfd):
-    """What is said about a bad model folder: one line, and nothing else on the terminal."""
+    """The error for a bad model folder: one line, and nothing else on the terminal."""
     with pytest.raises(PicknetError) as caught:
         Runtime(folder)
     output = capfd.readouterr()
@@ -408,7 +408,7 @@ def test_a_graph_that_is_another_graph(copy, capfd):
     )
 
 
-def test_a_graph_for_one_number_of_rows_only(copy, capfd):
+def test_a_graph_with_a_fixed_batch_size(copy, capfd):
     import onnx
 
     model = onnx.load(copy / "policy.onnx", load_external_data=False)
@@ -420,7 +420,7 @@ def test_a_graph_for_one_number_of_rows_only(copy, capfd):
     )
 
 
-def test_a_decoder_of_an_older_version_that_takes_one_memory_only(attending_folder, tmp_path, capfd):
+def test_a_decoder_of_an_older_version_that_takes_one_video_only(attending_folder, tmp_path, capfd):
     import onnx
 
     copy = shutil.copytree(attending_folder, tmp_path / "copy")
@@ -491,7 +491,7 @@ def test_a_config_of_another_model(copy, capfd, setting, changed, complaint_end)
         ),
     ],
 )
-def test_an_attending_model_with_the_config_of_another(
+def test_a_model_with_attention_and_the_config_of_another(
     attending_folder, tmp_path, capfd, setting, changed, complaint_end
 ):
     copy = shutil.copytree(attending_folder, tmp_path / "copy")
@@ -501,7 +501,7 @@ def test_an_attending_model_with_the_config_of_another(
     assert complaint(copy, capfd).startswith(f"{copy}/{complaint_end} ")
 
 
-def test_a_model_that_should_attend_and_does_not(copy, capfd):
+def test_a_config_with_attention_and_a_model_without(copy, capfd):
     config = (copy / "config.toml").read_text()
     (copy / "config.toml").write_text(config.replace("attention_heads = 0", "attention_heads = 2"))
     assert complaint(copy, capfd) == (
@@ -511,7 +511,7 @@ def test_a_model_that_should_attend_and_does_not(copy, capfd):
 
 
 @pytest.mark.parametrize("content", ["beam = \n", "beem = 1\n"])
-def test_a_config_that_is_no_config_is_a_bad_model(copy, content):
+def test_an_invalid_config_is_a_bad_model(copy, content):
     (copy / "config.toml").write_text(content)
     with pytest.raises(BadModel, match=rf"^{re.escape(str(copy))}/config\.toml: .*; export the model again$"):
         Runtime(copy)
@@ -524,7 +524,7 @@ def test_a_config_cut_inside_a_number(copy, capfd):
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", "{} more"])
-def test_a_card_that_is_no_card(copy, capfd, content):
+def test_an_invalid_card(copy, capfd, content):
     (copy / "card.json").write_text(content)
     assert complaint(copy, capfd).startswith(f"{copy}/card.json: ")
 
@@ -543,9 +543,7 @@ def test_a_card_that_is_no_card(copy, capfd, content):
         lambda content: (30).to_bytes(8, "little") + b'{"a": {"data_offsets": "abc"}}',
         lambda content: (2**62).to_bytes(8, "little") + content[8:],
     ],
-    ids=["end cut off", "header cut off", "size cut off", "more bytes", "text", "list", "not JSON", "number", "no offsets",
-         "long header"],
-)  # fmt: skip
+)
 def test_damaged_weights(copy, capfd, damage):
     path = copy / "weights.safetensors"
     path.write_bytes(damage(path.read_bytes()))
@@ -629,7 +627,7 @@ def test_a_graph_may_not_read_other_files(copy, capfd, location):
     )
 
 
-def test_a_reference_to_elsewhere_cannot_hide_behind_a_strange_encoding(copy, capfd):
+def test_a_reference_to_another_file_is_found_in_any_encoding(copy, capfd):
     import onnx
 
     model = onnx.load(copy / "encoder.onnx", load_external_data=False)
@@ -644,10 +642,10 @@ def test_a_reference_to_elsewhere_cannot_hide_behind_a_strange_encoding(copy, ca
     assert "refers to weights outside weights.safetensors" in complaint(copy, capfd)
 
 
-def test_the_card_is_there_for_people_to_read(runtime):
+def test_the_card_is_json(runtime):
     assert runtime.card == {"trained_on": "nothing"}
     assert json.dumps(runtime.card)
 
 
-def test_bad_models_are_errors_a_user_can_mend():
+def test_a_bad_model_is_an_error_for_users():
     assert issubclass(BadModel, PicknetError)

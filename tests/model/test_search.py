@@ -1,4 +1,4 @@
-"""Greedy and beam search: against an exhaustive search, and against tables made by hand."""
+"""Greedy and beam search: against an exhaustive search, and against small decoders written by hand."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ WORDS = (4, 5, 6)
 
 
 class RandomDecoder:
-    """A decoder whose next-word probabilities depend on the whole sentence so far, in no orderly way.
+    """A decoder whose next-word probabilities depend on the whole sentence so far, at random.
 
     Its state is the sentence so far, written as the digits of a number: (n, 1).
     """
@@ -67,8 +67,8 @@ def test_a_beam_of_one_takes_the_likeliest_word_at_every_step(seed):
     assert beam_search(decoder, START, beam=1, max_words=6, length_exponent=0.7)[0].words == greedy
 
 
-def test_many_videos_are_written_together_as_each_alone():
-    starts = np.arange(1.0, 13.0)[:, None]  # a history of its own for each
+def test_greedy_search_gives_many_videos_the_sentences_of_each_alone():
+    starts = np.arange(1.0, 13.0)[:, None]  # a different history for each
     asked = []
 
     def step_of(rows):
@@ -101,7 +101,7 @@ def test_the_length_exponent_lets_a_longer_sentence_win():
 
 
 @pytest.mark.parametrize("beam", [1, 2, 50])
-def test_padding_bos_and_unk_are_never_written_and_the_sentence_is_never_too_long(beam):
+def test_padding_bos_and_unk_are_never_in_a_sentence_and_it_is_never_too_long(beam):
     def step(words, states):
         probabilities = np.full((len(words), 7), 0.01)
         probabilities[:, [PAD, BOS, UNK]] = 0.3
@@ -117,7 +117,7 @@ def test_padding_bos_and_unk_are_never_written_and_the_sentence_is_never_too_lon
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_beam_that_holds_everything_ends_in_every_sentence_there_is(seed):
+def test_a_beam_wide_enough_finds_every_sentence(seed):
     decoder = RandomDecoder(seed)
     every = [list(words) for length in range(4) for words in itertools.product(WORDS, repeat=length)]
     endings = all_endings(decoder, START, beam=100, max_words=3)
@@ -127,7 +127,7 @@ def test_a_beam_that_holds_everything_ends_in_every_sentence_there_is(seed):
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5])
-def test_the_best_of_all_endings_of_a_beam_is_what_its_search_gives(beam):
+def test_the_best_of_all_endings_is_the_first_of_the_beam_search(beam):
     for seed in range(8):
         endings = all_endings(RandomDecoder(seed), START, beam=beam, max_words=6)
         best = max(endings, key=lambda ending: ending.score(0.7))
@@ -136,7 +136,7 @@ def test_the_best_of_all_endings_of_a_beam_is_what_its_search_gives(beam):
         assert found == sorted(found, key=lambda ending: -ending.score(0.7))
 
 
-def test_an_open_sentence_is_given_five_more_words():
+def test_the_search_waits_for_an_unfinished_sentence_as_long_as_five_more_words_could_win():
     # "4 <eos>" against a sentence that is sure to go on, and pays once: the longer the better.
     going_on = {word: {word + 1: 1.0} for word in range(5, 20)}
     step = table_decoder({BOS: {4: 0.5, 5: 0.5}, 4: {EOS: 1.0}, **going_on, 20: {EOS: 1.0}}, num_words=21)
@@ -158,7 +158,7 @@ def test_an_open_sentence_is_given_five_more_words():
 
 
 @pytest.mark.parametrize("shape", [(1, 7), (5, 300), (3, 64), (40, 11)])
-def test_the_highest_are_found_as_by_sorting_everything(shape):
+def test_the_highest_are_those_of_a_full_sort(shape):
     rng = np.random.default_rng(0)
     for values in (rng.standard_normal(shape), rng.integers(0, 4, shape).astype(float), np.full(shape, -math.inf)):
         values[0, 0] = -math.inf
@@ -168,7 +168,7 @@ def test_the_highest_are_found_as_by_sorting_everything(shape):
             assert (rows * shape[1] + columns).tolist() == expected[: values.size]
 
 
-def test_an_impossible_sentence_is_no_ending():
+def test_sentences_of_probability_zero_are_not_found():
     # Two sentences have a probability above 0, however wide the beam.
     step = table_decoder({BOS: {4: 1.0}, 4: {EOS: 0.7, 5: 0.3}, 5: {EOS: 1.0}})
     endings = all_endings(step, START, beam=20, max_words=5)

@@ -1,9 +1,8 @@
-"""How far a caption can be trusted: the probability that it is good, fitted on clips that have captions by people.
+"""The confidence of a caption: the probability that it is good, fitted on clips that have captions by people.
 
-A caption is good when its CIDEr against the clip's own captions is above 0.5. The one thing asked of a caption is how
-sure its words were, the mean of their log-probabilities: it costs nothing, and entropies, lengths, picks and the lead
-over other sentences told no more that could be shown on a hundred clips. Two numbers in the model's card make it a
-probability (Platt's scaling).
+A caption is good when its CIDEr against the clip's reference captions is above 0.5. The only input is the mean
+log-probability of its words, which costs nothing; entropies, lengths, picks and the margin over other sentences added
+nothing significant on a hundred clips. Platt scaling makes it a probability: two numbers in the model's card.
 """
 
 import math
@@ -20,15 +19,15 @@ from picknet.errors import PicknetError
 Array = NDArray[Any]
 
 GOOD_CIDER = 0.5
-"""A caption above this is good; 1.0 is what the tables print as 100."""
+"""A caption with a CIDEr above this is good; 1.0 is printed as 100 in the tables."""
 MIN_OF_A_KIND = 10
-"""Good captions, and bad ones, without which nothing can be said of either."""
+"""A calibration needs this many good captions, and this many bad ones."""
 NUM_FOLDS = 10
 NUM_BINS = 5
 
 
 class BadCalibration(PicknetError):
-    """Clips that no confidence can be fitted on, or a card whose confidence is none."""
+    """Clips that no confidence can be fitted on, or a card with an invalid confidence."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,11 @@ class Confidence:
 
     @classmethod
     def from_card(cls, card: Mapping[str, Any], path: Path) -> "Confidence | None":
-        """What the card at this path says; None where it says nothing."""
-        if (kept := card.get("confidence")) is None:
+        """The confidence in a model's card, read from this path; None if the model is not calibrated."""
+        if (stored := card.get("confidence")) is None:
             return None
         try:
-            bias, slope = float(kept["bias"]), float(kept["slope"])
+            bias, slope = float(stored["bias"]), float(stored["slope"])
         except (TypeError, KeyError, ValueError, OverflowError):
             bias = slope = math.nan
         if not math.isfinite(bias) or not math.isfinite(slope):
@@ -52,7 +51,7 @@ class Confidence:
         return cls(bias, slope)
 
     def of(self, text: str, log_probability: float) -> float:
-        """The probability that a caption is good."""
+        """The probability that a caption is good, given the log-probability of all its words and its <eos>."""
         return float(self.at(np.array([mean_log_probability(text, log_probability)]))[0])
 
     def at(self, means: Array) -> Array:
@@ -64,34 +63,34 @@ class Confidence:
 
 @dataclass(frozen=True)
 class Bin:
-    """The clips whose confidence lies in one part of 0 to 1."""
+    """The clips whose confidence is in one part of the range from 0 to 1."""
 
     num_clips: int
     confidence: float
     """Their mean confidence."""
     good: float
-    """The share of them whose captions are good: where the two are equal, the confidence can be taken at its word."""
+    """The share of them whose captions are good: equal to the confidence if it is well calibrated."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A fitted confidence, and how well one so fitted does on clips it was not fitted on."""
+    """A fitted confidence, and its quality on clips it was not fitted on, by cross-validation."""
 
     confidence: Confidence
     num_clips: int
     num_good: int
     bins: tuple[Bin, ...]
-    """Of the parts of 0 to 1 that hold clips, in order."""
+    """Those with at least one clip, in ascending order."""
     auc: float
     """The probability that a good caption gets a higher confidence than a bad one."""
 
     @property
     def ece(self) -> float:
-        """The expected calibration error: how far confidence and share of good captions are apart in a clip's bin."""
+        """The expected calibration error: |confidence - share of good captions| of a clip's bin, mean over clips."""
         return sum(bin.num_clips * abs(bin.confidence - bin.good) for bin in self.bins) / self.num_clips
 
     def as_json(self) -> dict[str, Any]:
-        """For the card."""
+        """The facts that go into the model's card."""
         return {
             "bias": round(self.confidence.bias, 4),
             "slope": round(self.confidence.slope, 4),
@@ -104,17 +103,17 @@ class Calibration:
 
 
 def mean_log_probability(text: str, log_probability: float) -> float:
-    """Of a caption's words and its <eos>."""
+    """The mean over a caption's words and its <eos>."""
     return log_probability / (len(text.split()) + 1)
 
 
 def calibrate(captions: Mapping[str, tuple[str, float]], references: Mapping[str, Sequence[str]]) -> Calibration:
-    """Fit a confidence to the captions of some clips, (text, log-probability) each, and what people wrote of them.
+    """Fit a confidence. captions: clip -> (text, log-probability); references: clip -> captions by people.
 
-    What is told of it comes from 10-fold cross-validation: each clip's confidence is that of a fit without its fold.
-    A fold is a run of clips as they come, since neighbours of a data set are often cut from one film.
+    Its quality is measured by 10-fold cross-validation: each clip is scored by a fit without its fold. A fold is a run
+    of consecutive clips, since neighbours in a data set are often cut from one film.
     """
-    # Who only asks how sure a caption is need not wait for these.
+    # Imported late: captioning needs neither.
     from picknet.metrics import Cider
     from picknet.text import tokenise
 
@@ -137,10 +136,10 @@ def calibrate(captions: Mapping[str, tuple[str, float]], references: Mapping[str
 
 
 def fit(means: Array, good: Array) -> Confidence:
-    """The likeliest confidence by Newton's method; means: (n,), good: (n,) bool.
+    """Maximise the likelihood by Newton's method; means: (n,), good: (n,) bool.
 
-    The targets are not 1 and 0 but what the rule of succession expects of one more good or bad caption, as Platt has
-    it: a few clips that happen to be in order do not make a confidence that is always 0 or 1.
+    As in Platt's paper the targets are not 1 and 0 but the rule of succession's estimates: a few clips that happen to
+    be perfectly separated do not give a confidence that is always 0 or 1.
     """
     num_good, num_bad = int(good.sum()), int((~good).sum())
     targets = np.where(good, (num_good + 1) / (num_good + 2), 1 / (num_bad + 2))
@@ -155,9 +154,9 @@ def fit(means: Array, good: Array) -> Confidence:
         probabilities = Confidence(*weights).at(means)
         gradient = inputs.T @ (probabilities - targets)
         curvature = (inputs.T * (probabilities * (1 - probabilities))) @ inputs
-        # Where all means are the same the curvature has no inverse; the pseudo-inverse's step is as good as any.
+        # If all means are equal the curvature is singular; the pseudo-inverse gives one of many equally good steps.
         step = np.linalg.pinv(curvature, hermitian=True) @ gradient
-        while loss(weights - step) > loss(weights):  # too far
+        while loss(weights - step) > loss(weights):  # overshot
             step /= 2
         weights = weights - step
         if np.abs(step).max() < 1e-9:
@@ -166,13 +165,13 @@ def fit(means: Array, good: Array) -> Confidence:
 
 
 def calibration_bins(confidences: Array, good: Array) -> tuple[Bin, ...]:
-    """The clips in five bins of equal width, as far as there are any; confidences: (n,), good: (n,) bool."""
+    """The clips in five bins of equal width, empty ones left out; confidences: (n,), good: (n,) bool."""
     places = np.minimum((confidences * NUM_BINS).astype(int), NUM_BINS - 1)
     members = [places == place for place in np.unique(places)]
     return tuple(Bin(int(m.sum()), float(confidences[m].mean()), float(good[m].mean())) for m in members)
 
 
 def auc(confidences: Array, good: Array) -> float:
-    """The share of pairs of a good and a bad caption in which the good one has more confidence; a tie is half."""
+    """The share of (good, bad) pairs of captions in which the good one has the higher confidence; a tie counts half."""
     difference = confidences[good][:, None] - confidences[~good]
     return float((difference > 0).mean() + 0.5 * (difference == 0).mean())

@@ -1,7 +1,7 @@
 """One graph of a model folder: read and checked at once, compiled when it is first used. Imports OpenVINO.
 
-Graphs are thread-safe. Each is compiled once, with one stream, so OpenVINO runs one inference of a graph at a time, on
-all cores; different graphs run side by side. More threads keep the cores busy, they do not share a graph.
+Graphs are thread-safe. Each is compiled once, with one stream: OpenVINO runs one inference of a graph at a time, on all
+cores for the large graphs, and different graphs in parallel.
 """
 
 import functools
@@ -34,9 +34,9 @@ _DTYPES = {"f32": np.float32, "u8": np.uint8, "i64": np.int64}
 SINGLE_THREADED = frozenset({"policy", "encoder"})
 """Graphs so small that sharing an inference between two threads takes longer than the inference."""
 CACHED = frozenset({"cnn", "policy"})
-"""Graphs whose compiled form is cached on disk. The others are mostly weights: reading them takes as long as compiling."""
+"""Graphs that are cached on disk once compiled. The others are mostly weights, as slow to read as to compile."""
 MAX_IDLE_REQUESTS = 16
-"""Infer requests of a graph that are kept for the next inferences, each with its buffers (1 MB for the CNN)."""
+"""Infer requests of a graph that are kept for the next inferences, each with its buffers (0.3 MB for the CNN)."""
 
 
 def signatures(*, attention: bool) -> dict[str, Signature]:
@@ -155,9 +155,8 @@ class CompiledGraph:
     def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Inputs by name -> outputs by name, copies both.
 
-        Calls are made one at a time, by one request. A request for each thread would be no faster, since the graph has
-        one stream, and not safe: the input arrays are shared with OpenVINO (handing over new ones takes longer than a
-        small graph does), which writes the inputs of one request over the arrays of another.
+        Calls are made one at a time, by one request: with one stream, a request for each thread would be no faster.
+        Its input arrays are kept, since handing over new ones takes longer than the inference of a small graph.
         """
         import openvino
 
@@ -168,8 +167,11 @@ class CompiledGraph:
                 if name in self._inputs and self._inputs[name].shape == given.shape:
                     np.copyto(self._inputs[name], given)
                 else:
-                    self._inputs[name] = np.array(given, self._dtypes[name], order="C")
-                    self._request.set_tensor(name, openvino.Tensor(self._inputs[name], shared_memory=True))
+                    # Forgotten first: after Ctrl-C in between, the array and the request's tensor must not differ.
+                    self._inputs.pop(name, None)
+                    array = np.array(given, self._dtypes[name], order="C")
+                    self._request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+                    self._inputs[name] = array
             self._request.infer()
             return {name: np.array(self._request.get_tensor(name).data) for name in self._outputs}
 
@@ -179,7 +181,7 @@ class CompiledGraph:
             request = self._idle.pop()
         except IndexError:
             request = self._compiled.create_infer_request()
-        # Not shared: OpenVINO would write the pixels of the next frame over those of this one.
+        # No request shares its input: OpenVINO would write the next frame, which is copied, into an array it shares.
         request.start_async({"pixels": pixels[None]}, share_inputs=False)
         return PendingFeatures(request, self._idle)
 

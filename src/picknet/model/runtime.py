@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from picknet.model.folder import GRAPHS, BadModel, ModelFolder
 from picknet.model.graphs import CompiledGraph, Graph, PendingFeatures, Sizes, has_f16, signatures
 
+__all__ = ["PRECISION", "EncoderState", "PendingFeatures", "Runtime"]
+
 Array = NDArray[Any]
 
 PRECISION = {"cnn": "f16", "policy": "f32", "encoder": "f32", "decoder": "f32"}

@@ -1,4 +1,4 @@
-"""How a sentence is written word by word: greedily, or by beam search. It knows a decoder only as a function."""
+"""Greedy search and beam search for a sentence. The decoder is any function from words and states to the next ones."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -14,27 +14,27 @@ Step = Callable[[Array, Array], tuple[Array, Array]]
 """Words (n,) and states (n, S) -> log-probabilities of the next words (n, V), next states (n, S)."""
 
 MORE_WORDS = 5
-"""So many more words an open sentence is given to become better than the best that has ended."""
+"""How many words an unfinished sentence may add to score above the best finished one before the search stops."""
 BLOCK = 64
-"""Log-probabilities that are looked at together to find the highest."""
+"""Block size in the search for the highest log-probabilities."""
 
 
 class Ending(NamedTuple):
-    """A sentence that a beam came to the end of."""
+    """A finished sentence."""
 
     words: list[int]
     """Without <eos>."""
     log_probability: float
 
     def score(self, length_exponent: float) -> float:
-        """What sentences are compared by; <eos> counts as a word."""
+        """Log-probability over length ** exponent, by which sentences are ranked; <eos> counts as a word."""
         return float(self.log_probability / (len(self.words) + 1) ** length_exponent)
 
 
 def beam_search(
     step: Step, state: Array, *, beam: int, max_words: int, length_exponent: float, begin: int = BOS
 ) -> list[Ending]:
-    """Sentences of at most `max_words` words, the best first; a beam of 1 is greedy, and finds one. state: (1, S)"""
+    """Sentences of at most `max_words` words, best first; a beam of 1 is greedy and finds one. state: (1, S)"""
     if beam == 1:
         return greedy(lambda rows: step, state, max_words=max_words, begin=begin)
     found: list[Ending] = []
@@ -43,7 +43,7 @@ def beam_search(
     for length, (endings, open_log_probability) in enumerate(steps, start=1):
         found += endings
         best_score = max([best_score, *(ending.score(length_exponent) for ending in endings)])
-        # More words only lower log P, so no open sentence can score above its log P now over its greatest length.
+        # More words only lower log P, so an open sentence scores at most its log P now over its greatest length.
         if open_log_probability / min(length + MORE_WORDS, max_words + 1) ** length_exponent <= best_score:
             break
     return sorted(found, key=lambda ending: -ending.score(length_exponent)) or [Ending([], -math.inf)]
@@ -52,10 +52,9 @@ def beam_search(
 def greedy(
     step_of: Callable[[Array], Step], states: Array, *, max_words: int, begin: int = BOS
 ) -> list[Ending]:
-    """The sentences of n videos that go on with the likeliest word, of at most `max_words` words. states: (n, S)
+    """For each of n videos the sentence of always the likeliest word, of at most `max_words` words. states: (n, S)
 
-    step_of: some of the videos, by their rows -> the step that goes on with these. Videos whose sentence has ended are
-    left out.
+    step_of: rows of the videos whose sentences are unfinished -> the step for these.
     """
     found = [Ending([], -math.inf)] * len(states)
     rows = np.arange(len(states))
@@ -91,8 +90,8 @@ def all_endings(step: Step, state: Array, *, beam: int, max_words: int, begin: i
 def _beam_steps(
     step: Step, state: Array, *, beam: int, max_words: int, begin: int
 ) -> Iterator[tuple[list[Ending], float]]:
-    """After each word: the sentences that end there, the likeliest first, and log P of the likeliest still open."""
-    # Always `beam` rows, since a graph is slow to take on a new shape; log P = -inf marks a row without a sentence.
+    """After each word: the sentences that end there, likeliest first, and log P of the likeliest unfinished one."""
+    # Always `beam` rows, since a new shape makes a graph slow; log P = -inf marks a row without a sentence.
     sentences = np.full((beam, 1), begin, dtype=np.int64)
     totals = np.full(beam, -math.inf)  # log P of each sentence so far
     totals[0] = 0.0
@@ -114,18 +113,18 @@ def _beam_steps(
 
 
 def _longer(totals: Array, log_probabilities: Array, *, ending: bool) -> Array:
-    """log P of sentences (n,), of what follows (n, V) -> log P of all sentences with a word more: (n, V)"""
+    """log P of sentences (n,) and of each next word (n, V) -> log P of the sentences with that word: (n, V)"""
     longer: Array = totals[:, None] + log_probabilities
     longer[:, NEVER_WRITTEN] = -math.inf
-    if ending:  # nothing but the end may follow the last word
+    if ending:  # only <eos> may follow the last word
         longer[:, EOS + 1 :] = -math.inf
     return longer
 
 
 def _highest(candidates: Array, count: int) -> tuple[Array, Array]:
-    """candidates: (n, V) -> rows and columns of the `count` highest, highest first; of equals the earlier"""
+    """candidates: (n, V) -> rows and columns of the `count` highest, highest first; of equal ones the earlier first"""
     flat = candidates.ravel()
-    # Of as many blocks as are wanted, each has a value that is at least this high: nothing lower need be sorted.
+    # At least `count` blocks have a value this high, so nothing lower need be sorted.
     highest_of_blocks = np.maximum.reduceat(flat, np.arange(0, len(flat), BLOCK))
     enough = np.partition(highest_of_blocks, -count)[-count] if count <= len(highest_of_blocks) else -math.inf
     chosen = np.flatnonzero(flat >= enough)
