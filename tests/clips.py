@@ -1,8 +1,8 @@
-"""Test clips, made on the spot: tiny videos whose every frame says which one it is.
+"""Generated test clips: tiny videos in which every frame shows its number.
 
-The upper half of a frame holds its number as eight black or white blocks, most significant first; the lower half is
-red on the left and blue on the right. So a test can read from the decoded pixels which frame it was given
-(`number_of`), that it stands upright, and that red is red.
+The upper half of a frame shows its number as eight black or white blocks, most significant first; the lower half is
+red on the left and blue on the right. So a test can read from the decoded pixels which frame it got (`number_of`), that
+it is upright, and that red is red.
 """
 
 import io
@@ -36,7 +36,7 @@ def number_of(pixels: NDArray[np.uint8]) -> int:
     height, width = pixels.shape[:2]
     number = 0
     for block in range(8):
-        # The block's middle only, away from what coding and scaling smear over its edges.
+        # Only the middle of the block: coding and scaling blur its edges.
         left, right = (8 * block + 2) * width // 64, (8 * block + 6) * width // 64
         number = number << 1 | int(pixels[height // 8 : height * 3 // 8, left : right + 1].mean() > 127)
     return number
@@ -73,9 +73,9 @@ def write_clip(
 ) -> Path:
     """Write frames 0 … num_frames − 1 to `path`.
 
-    milliseconds: each frame's own time. options: the codec's. rotation: the flag's angle, counter-clockwise.
-    pixel_aspect: how wide a pixel is beside its height.
-    index_first: an MP4 ready for streaming. seekable: without it, as to a pipe, a file learns its length too late.
+    milliseconds: the time of each frame. options: of the codec. rotation: angle of the flag, counter-clockwise.
+    pixel_aspect: width of a pixel divided by its height.
+    index_first: an MP4 for streaming. seekable: False as for a pipe, so that the header has no length.
     """
     target = str(path) if seekable else _Pipe(path)
     container_options = {"movflags": "faststart"} if index_first else {}
@@ -102,7 +102,7 @@ def write_clip(
 
 
 class _Pipe:
-    """A file that can only be written to."""
+    """A file that can only be appended to."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")
@@ -163,7 +163,7 @@ def write_packed_avi(path: Path, *, num_frames: int = 60, fps: int = 25) -> Path
 
 
 def write_audio(path: Path, *, cover: bool = False) -> Path:
-    """A file with sound alone, or with a cover picture beside it."""
+    """A file with sound only, or with sound and a cover picture."""
     with av.open(str(path), "w", format="mp4") as output:
         audio = output.add_stream("aac", rate=16000)
         if cover:
@@ -177,7 +177,7 @@ def write_audio(path: Path, *, cover: bool = False) -> Path:
 
 
 def remux(source: Path | io.BytesIO, path: Path, *, ruined: Collection[int] = ()) -> Path:
-    """Move the video packets of `source` into another container; the `ruined` ones by number lose their content."""
+    """Move the video packets of `source` into another container, with garbage in those whose numbers are `ruined`."""
     with av.open(source if isinstance(source, io.BytesIO) else str(source)) as given:
         # An AVIF sequence has a still picture, too, beside its track of frames.
         video = max(given.streams.video, key=lambda stream: stream.frames)

@@ -1,7 +1,7 @@
-"""Servers on the loopback, for tests of streams: they send numbered pictures (see `clips.py`), each at its time.
+"""Servers on the loopback for tests of streams: they send numbered pictures (see `clips.py`) in real time.
 
-A `Feed` is what is sent: chunks of MPEG-TS, or of what else a protocol carries, one for each picture. A server sends it
-to whoever connects, from the picture whose turn it is; `kill` cuts all connections at once, as a power failure would.
+A `Feed` is what is sent: chunks of MPEG-TS, or of the protocol's own format, one for each picture. A server sends it to
+every client, starting with the current picture; `kill` cuts all connections at once, like a power failure.
 """
 
 import base64
@@ -37,7 +37,7 @@ def transport_stream(
     height: int = HEIGHT,
     pts: Callable[[int], int] = lambda number: number,
 ) -> list[bytes]:
-    """Pictures first, first + 1 … as MPEG-TS, a chunk for each; every fifth is a key frame. pts: in 1 / fps seconds."""
+    """Pictures first, first + 1 … as MPEG-TS, a chunk for each; every fifth is a keyframe. pts: in 1 / fps seconds."""
     written = io.BytesIO()
     chunks = []
     options = {"libx264": {"preset": "ultrafast", "tune": "zerolatency"}}.get(codec, {})
@@ -65,7 +65,7 @@ class Feed:
         return (chunk for _, chunk in self.numbered())
 
     def numbered(self) -> Iterator[tuple[int, bytes]]:
-        """What is left of it, each chunk at its time; a feed begins when it is first asked for."""
+        """The remaining chunks, each at its time. A feed begins with its first client."""
         self.began = self.began or time.monotonic()
         first = round((time.monotonic() - self.began) * self.fps)
         for number, chunk in enumerate(self.chunks[first:], start=first):
@@ -114,7 +114,7 @@ class Server:
 
 
 def http(feed: Feed, *, port: int = 0, credentials: str | None = None) -> Server:
-    """HTTP without a length, as from a camera or a transcoder."""
+    """HTTP without a length, as of a camera or a transcoder."""
 
     def answer(request: Any) -> None:
         headers = _read_headers(request.rfile)
@@ -158,7 +158,7 @@ def download(
 
 
 def hls(chunks: Sequence[bytes], *, num_live: int | None = None) -> Server:
-    """HLS in segments of ten chunks, a second each: all of them, or the first two and one more each second."""
+    """HLS in segments of ten chunks, one second each: all of them, or the first two and one more every second."""
     segments = [b"".join(chunks[start : start + 10]) for start in range(0, len(chunks), 10)]
     began = time.monotonic()
 
@@ -204,12 +204,12 @@ def free_port(kind: int = socket.SOCK_STREAM) -> int:
 
 
 def silent() -> Server:
-    """Takes connections and never says a word."""
+    """Accepts connections and never answers."""
     return Server(lambda request: request.rfile.read())
 
 
 def rtsp(feed: Feed, *, port: int = 0, credentials: str | None = None, over_udp: bool = False) -> Server:
-    """RTSP 1.0 that plays H.264 in RTP: on the TCP connection of the commands, or in datagrams as many cameras do."""
+    """RTSP 1.0 that plays H.264 in RTP: interleaved in the TCP connection, or over UDP as many cameras do."""
     description = (
         "v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=camera\r\nc=IN IP4 0.0.0.0\r\nt=0 0\r\n"
         "m=video 0 RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\na=fmtp:96 packetization-mode=1\r\na=control:track1\r\n"
@@ -272,7 +272,7 @@ def _datagrams(port: int) -> Callable[[bytes], object]:
 
 
 def _rtp_payloads(picture: bytes, *, largest: int = 500) -> Iterator[bytes]:
-    """The units of a picture as RFC 6184 has them: as they are, or in fragments where they are too large."""
+    """The NAL units of a picture as in RFC 6184: single, or in fragments if they are too large."""
     for unit in re.split(b"\0\0\0?\1", picture)[1:]:
         if len(unit) <= largest:
             yield unit
@@ -285,7 +285,7 @@ def _rtp_payloads(picture: bytes, *, largest: int = 500) -> Iterator[bytes]:
 
 
 def pictures_in_h264(num_frames: int, *, fps: int = 10) -> list[bytes]:
-    """Pictures 0, 1, 2 … as H.264 with start codes, a chunk for each; every fifth is a key frame."""
+    """Pictures 0, 1, 2 … as H.264 with start codes, a chunk for each; every fifth is a keyframe."""
     coder = av.CodecContext.create("libx264", "w")
     coder.width, coder.height, coder.pix_fmt = WIDTH, HEIGHT, "yuv420p"
     coder.time_base, coder.options = Fraction(1, fps), ZERO_LATENCY
@@ -293,7 +293,7 @@ def pictures_in_h264(num_frames: int, *, fps: int = 10) -> list[bytes]:
 
 
 def pictures_in_flash(num_frames: int, *, fps: int = 10) -> list[bytes]:
-    """The same as the tags of an FLV file; the first two tell about the video."""
+    """The same as the tags of an FLV file; the first two are the headers."""
     written = io.BytesIO()
     with av.open(written, "w", format="flv") as output:
         stream = output.add_stream("libx264", rate=fps, options=ZERO_LATENCY)
@@ -334,7 +334,7 @@ def rtmp(feed: Feed, *, port: int = 0) -> Server:
 
     def play(request: Any) -> None:
         with contextlib.suppress(OSError, ValueError):
-            for tag in itertools.chain(feed.chunks[:2], feed):  # whoever comes late has to know the first two, too
+            for tag in itertools.chain(feed.chunks[:2], feed):  # a late client needs the headers as well
                 send(request, tag[0], tag[11:], stamp=tag[4:7])
 
     def send(request: Any, kind: int, body: bytes, *, stamp: bytes = bytes(3)) -> None:
@@ -344,7 +344,7 @@ def rtmp(feed: Feed, *, port: int = 0) -> Server:
 
 
 def _rtmp_commands(file: Any) -> Iterator[tuple[str, float]]:
-    """The commands of a player and their numbers, out of messages that come in pieces of 128 bytes."""
+    """The commands of a player and their numbers, from messages in chunks of 128 bytes."""
     lengths, kinds, bodies = {}, {}, {}  # by the channel
     while start := file.read(1):
         form, channel = start[0] >> 6, start[0] & 63
@@ -361,7 +361,7 @@ def _rtmp_commands(file: Any) -> Iterator[tuple[str, float]]:
 
 
 def _amf(*values: Any) -> bytes:
-    """Texts, numbers, nothing and objects of texts, as Flash writes them down."""
+    """Strings, numbers, None and objects of strings in AMF0."""
 
     def text(value: str) -> bytes:
         return len(value).to_bytes(2, "big") + value.encode()
@@ -397,7 +397,7 @@ def has_node_rtsp() -> bool:
 
 
 def node_rtsp(publish: int, play: int) -> "subprocess.Popen[str]":
-    """An RTSP server of somebody else's: H.264 in RTP over UDP, with a password. Kill it with `kill`."""
+    """A third-party RTSP server: H.264 in RTP over UDP, with a password. End it with `kill`."""
     ports = [str(port) for port in (publish, play, 20_000)]
     process = subprocess.Popen(["node", "-e", NODE_RTSP, *ports], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -406,7 +406,7 @@ def node_rtsp(publish: int, play: int) -> "subprocess.Popen[str]":
 
 
 def publish(address: str, *, fps: int = 10) -> threading.Event:
-    """Send pictures 0, 1, 2 … to an RTSP server, and to the one after it when it is killed, until the event is set."""
+    """Send pictures 0, 1, 2 … to an RTSP server, also after it was restarted, until the event is set."""
     done = threading.Event()
 
     def send() -> None:

@@ -150,7 +150,7 @@ def read_end_of_a_pipe() -> Any:
         (io.BytesIO(), "file: the file is empty"),
         (io.StringIO("text"), "file: opened as text; open it with 'rb'"),
         (closed_file(), "file: cannot be read (I/O operation on closed file.)"),
-        (0, "camera 0: not a finite file; `stream` describes cameras and streams"),
+        (3, "camera 3: not a finite file; `stream` describes cameras and streams"),
         ("rtsp://me:geheim@camera/1", "rtsp://me:***@camera/1: not a finite file; `stream` describes cameras and "
          "streams"),
         (3.5, "float: not a path, bytes, a binary file or an address"),

@@ -1,10 +1,10 @@
 """Pipes: an MP4 with its index at the end is copied to a temporary file, everything else is read as it comes."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import clips
@@ -19,7 +19,7 @@ from picknet.video.source import Location, UnreachableSource
 NOTE = "standard input: the index of this MP4 is at its end: copying it to a temporary file first"
 
 
-def piped(content: bytes) -> Iterator[int]:
+def piped(content: bytes) -> int:
     """The read end of a pipe into which a thread writes the content."""
     reader, writer = os.pipe()
 
@@ -139,6 +139,7 @@ def test_a_playlist_in_a_pipe_opens_nothing(tmp_path: Path, playlist: str) -> No
     requests: list[str] = []
     with servers.download(clips.write_clip(tmp_path / "clip.ts").read_bytes(), requests=requests) as server:
         for other in (tmp_path / "clip.ts", f"http://127.0.0.1:{server.port}/clip.ts"):
-            with open(piped(playlist.format(other).encode()), "rb") as pipe, pytest.raises(UnreachableSource):
+            with open(piped(playlist.format(other).encode()), "rb") as pipe, pytest.raises(UnreachableSource) as caught:
                 list(Live(pipe))
+            assert re.search("not a video by itself|not a known video format", str(caught.value))
     assert requests == []

@@ -102,6 +102,14 @@ def test_addresses_and_live_sources_are_recognised_without_a_connection(source, 
     assert (is_address(source), is_live(source)) == (address, live)
 
 
+def test_a_closed_file_is_left_to_the_reader():
+    file = io.BytesIO(b"x")
+    file.close()
+    assert not is_live(file)
+    with pytest.raises(UnreadableVideo, match="cannot be read"):
+        list(Live(file))
+
+
 def test_an_open_pipe_is_live():
     reader, writer = os.pipe()
     os.close(writer)

@@ -13,7 +13,7 @@ import av
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from picknet.video.access import network_options, reader_options
+from picknet.video.access import file_options, network_options, reader_options
 from picknet.video.frame import pixel_aspect
 from picknet.video.passes import video_stream
 from picknet.video.pipe import Pipe
@@ -180,7 +180,7 @@ class Connection:
                 return
             options = dict(location.options)
             if location.kind == "network":
-                options |= network_options(location.scheme)
+                options |= file_options() if location.scheme == "file" else network_options(location.scheme)
             self._container = av.open(location.url, format=location.format, options=options, timeout=timeout)
             return
         except (av.FFmpegError, OSError, ValueError) as error:
@@ -291,6 +291,8 @@ def _reason(error: Exception, location: Location, timeout: float) -> str:
     if isinstance(error, av.InvalidDataError):
         # The program that writes into a pipe may have failed, and only FFmpeg knows whether there were any bytes.
         return ("nothing came, or " if location.kind == "pipe" else "") + "what it sends is not a known video format"
+    if isinstance(error, av.ArgumentError) and location.kind == "pipe":
+        return "not a video by itself: formats that refer to other files, such as playlists, are refused"
     if isinstance(error, FileNotFoundError) and location.kind == "camera":
         return "there is no such camera"
     if isinstance(error, OSError) and error.errno == errno.EIO and location.kind == "network":

@@ -15,24 +15,16 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, cast
 
-from picknet.errors import BadSetting, PicknetError
-from picknet.video.connection import BrokenConnection, Connection
-from picknet.video.file import UnreadableVideo, Video
-from picknet.video.frame import Frame, checked_fps, frames_from, sampling_clock
+from picknet.errors import BadSetting
+from picknet.video.file import Video
+from picknet.video.follower import Follower, LostSource
+from picknet.video.frame import Frame, checked_fps, frames_from
 from picknet.video.frame_queue import Arrival, FrameQueue
-from picknet.video.source import Location, Pixels, Source, UnreachableSource, is_binary_file, locate
-from picknet.video.stream_clock import StreamClock
+from picknet.video.source import Location, Pixels, Source, UnreachableSource, is_binary_file, is_open_pipe, locate
 
 __all__ = ["BadSetting", "Live", "LostSource", "checked_fps"]
 
-FIRST_DELAY, LONGEST_DELAY = 1.0, 30.0
-"""Seconds before a lost source is tried again; they double from the first to the longest."""
-
 _LOG = logging.getLogger("picknet")
-
-
-class LostSource(PicknetError):
-    """A live source that broke off and could not be reached again."""
 
 
 class Live:
@@ -63,8 +55,6 @@ class Live:
         self._fps = checked_fps(fps)
         self._realtime = realtime
         self._timeout = timeout
-        self._retries = retries
-        self._note = note
         self._location: Location | None = None
         """Of a pipe, a camera or a stream."""
         self._finite: Any = None
@@ -75,16 +65,23 @@ class Live:
         """What the source is called, without a password."""
         self._classify(source)
         self._video: Video | None = None
-        self._damage: str | None = None
         self._queue = FrameQueue()
+        self._follower: Follower | None = None
+        if self._location is not None:
+            self._follower = Follower(
+                self._location,
+                self._queue,
+                fps=fps,
+                realtime=realtime,
+                timeout=timeout,
+                retries=retries,
+                note=note,
+            )
         self._arrived: float | None = None
-        self._lost_at: float | None = None
-        self._is_due = sampling_clock(fps)
         self.num_frames = 0
         """Frames read so far."""
         self.seconds = 0.0
         """Presentation time of the last of them, counted from the first."""
-        self.num_reconnects = 0
         self.max_lag: float | None = None
         """The longest lag measured so far."""
 
@@ -100,10 +97,10 @@ class Live:
             self.name, self._finite = "bytes", source
         elif is_binary_file(source):
             self.name = source.name if isinstance(getattr(source, "name", None), str) else "file"
-            if source.seekable():
-                self._finite = source
-            else:
+            if is_open_pipe(source):
                 self._location = Location("pipe", self.name, "", file=source)
+            else:
+                self._finite = source
         else:
             self._given = cast("Iterable[Frame | Pixels]", source)
             self._frames_given = frames_from(self._given, fps=self._fps)
@@ -111,7 +108,12 @@ class Live:
     @property
     def damage(self) -> str | None:
         """What could not be decoded so far, in one line."""
-        return self._video.damage if self._video else self._damage
+        reader = self._video or self._follower
+        return reader.damage if reader else None
+
+    @property
+    def num_reconnects(self) -> int:
+        return self._follower.num_reconnects if self._follower else 0
 
     @property
     def num_dropped(self) -> int:
@@ -149,8 +151,8 @@ class Live:
             yield frame
 
     def _frames(self) -> Iterator[Frame]:
-        if self._location is not None:
-            return self._queued(self._followed(self._location))
+        if self._follower is not None:
+            return self._queued(self._follower.arrivals())
         if self._finite is not None:
             return self._queued(self._paced()) if self._realtime else self._sampled()
         return self._queued(self._timed_by_arrival()) if self._realtime else self._frames_given
@@ -207,69 +209,3 @@ class Live:
                 next_tick = math.floor(ticks) + 1
                 frame = item if isinstance(item, Frame) else Frame.from_pixels(item, index=0, seconds=now - start)
                 yield Arrival(frame, now)
-
-    def _followed(self, location: Location) -> Iterator[Arrival]:
-        """The frames that are due, over all connections to a source."""
-        clock = StreamClock()
-        attempt = 0
-        while True:
-            before = clock.now
-            is_over = False
-            try:
-                connection = Connection(
-                    location,
-                    timeout=self._timeout,
-                    realtime=self._realtime,
-                    note=self._note,
-                    on_data=self._queue.keep_alive,
-                )
-                yield from self._due_frames(connection, clock)
-                reason = "the source ended"
-                is_over = connection.ends and (connection.is_complete or clock.now == before)
-            except (BrokenConnection, UnreachableSource, UnreadableVideo) as error:
-                if not clock.started and not isinstance(error, BrokenConnection):
-                    raise
-                reason = str(error).removeprefix(f"{self.name}: ")
-            if not clock.started:  # it is not lost: it was never there
-                raise UnreachableSource(f"{self.name}: no frame came ({reason})")
-            if is_over or self._queue.closed:
-                return
-            if location.kind == "pipe":  # it cannot be opened again
-                self._damage = self._damage or f"it breaks off after {clock.now:.1f} s ({reason})"
-                return
-            if clock.now > before:
-                attempt = 0
-            if attempt >= self._retries:
-                tried = f"; tried again {attempt} times" if attempt else ""
-                raise LostSource(f"{self.name}: lost after {clock.now:.1f} s ({reason}){tried}")
-            delay = min(FIRST_DELAY * 2**attempt, LONGEST_DELAY)
-            attempt += 1
-            self._lost_at = self._lost_at or time.monotonic()
-            self._note(f"{self.name}: lost ({reason}); trying again in {delay:g} s ({attempt} of {self._retries})")
-            self._queue.sleep(delay)
-
-    def _due_frames(self, connection: Connection, clock: StreamClock) -> Iterator[Arrival]:
-        """The frames that are due, of one connection."""
-        self._queue.drops = not connection.waits
-        clock.connect(step=connection.step, live=not connection.waits)
-        start = time.monotonic()
-        pictures = connection.pictures(is_wanted=lambda: not self._queue.closed, drop=self._queue.drop)
-        for picture, timestamp, arrived in pictures:
-            seconds = clock.seconds(timestamp, arrived)
-            if seconds is None:
-                continue  # it came before the download broke off
-            if self._lost_at is not None:
-                self._note(f"{self.name}: back after {time.monotonic() - self._lost_at:.0f} s")
-                self.num_reconnects, self._lost_at = self.num_reconnects + 1, None
-            self._record_damage(connection, seconds)
-            if not self._is_due(seconds):
-                continue
-            if not (connection.waits or connection.arrives):
-                self._queue.sleep(start + seconds - time.monotonic())
-                arrived = time.monotonic()
-            yield Arrival(Frame(picture, index=0, seconds=seconds, pixel_aspect=connection.pixel_aspect), arrived)
-        self._record_damage(connection, clock.now)
-
-    def _record_damage(self, connection: Connection, seconds: float) -> None:
-        if connection.undecodable and not self._damage:
-            self._damage = f"some of its data cannot be decoded, the first after {seconds:.1f} s"

@@ -103,7 +103,7 @@ def is_live(source: object) -> bool:
     An http(s) address is taken for a finite file where its path ends like a video file (`VIDEO_SUFFIXES`).
     """
     if is_binary_file(source):
-        return not source.seekable()
+        return is_open_pipe(source)
     if not isinstance(source, str | os.PathLike | int):
         return False
     location = locate(source)
@@ -116,6 +116,14 @@ def is_live(source: object) -> bool:
 def is_binary_file(source: object) -> TypeGuard[BinaryIO]:
     """Whether the source is an open file (text files included: they are refused with a message of their own)."""
     return all(hasattr(source, method) for method in ("read", "seek", "tell", "seekable"))
+
+
+def is_open_pipe(file: BinaryIO) -> bool:
+    """Whether an open file can only be read front to back."""
+    try:
+        return not file.seekable()
+    except ValueError:  # it is closed, which is reported when it is read
+        return False
 
 
 def is_video_file(path: str | os.PathLike[str]) -> bool:
