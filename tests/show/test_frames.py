@@ -1,4 +1,4 @@
-"""Picked frames as images, as files and as parts of a message."""
+"""Picked frames as images, as files and as parts of a chat message."""
 
 import base64
 import copy
@@ -13,7 +13,7 @@ from clips import picture
 from PIL import Image
 
 from picknet.picking.picker import Pick
-from picknet.show.frames import BadImage, PickedFrame, anthropic_parts, encode, openai_parts, time_stamp, write_frames
+from picknet.show.frames import BadImage, PickedFrame, anthropic_parts, encode, openai_parts, write_frames
 
 
 def picked_frame(number, *, seconds=0.0, width=96, height=64):
@@ -36,14 +36,14 @@ def test_a_picked_frame_is_a_pil_image_that_knows_its_time():
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda frame: pickle.loads(pickle.dumps(frame))])
-def test_a_picked_frame_that_goes_to_another_process_knows_its_time_there(copied):
+def test_a_picked_frame_keeps_its_time_when_pickled_or_copied(copied):
     frame = picked_frame(7, seconds=3.2)
     other = copied(frame)
     assert other == frame
     assert other.pick == frame.pick
 
 
-def test_a_picked_frame_is_shrunk_in_place_and_saved_as_any_image(tmp_path):
+def test_a_picked_frame_can_be_scaled_and_saved_like_any_image(tmp_path):
     frame = picked_frame(7, seconds=3.2)
     frame.thumbnail((48, 48))
     frame.save(tmp_path / "a.png")
@@ -52,7 +52,7 @@ def test_a_picked_frame_is_shrunk_in_place_and_saved_as_any_image(tmp_path):
         assert image.size == (48, 32)
 
 
-def test_an_encoded_image_is_what_it_says():
+def test_an_encoded_image_has_the_format_and_size_it_reports():
     frame = picked_frame(7)
     png = encode(frame, image_format="png")
     assert (png.media_type, png.width, png.height) == ("image/png", 96, 64)
@@ -67,7 +67,7 @@ def test_an_encoded_image_is_what_it_says():
     ("size", "max_side", "expected"),
     [((96, 64), 48, (48, 32)), ((64, 96), 48, (32, 48)), ((96, 64), 96, (96, 64)), ((96, 64), 500, (96, 64))],
 )
-def test_the_longer_side_is_shrunk_to_the_greatest_allowed_and_never_enlarged(size, max_side, expected):
+def test_the_longer_side_is_scaled_down_to_max_side_and_never_enlarged(size, max_side, expected):
     frame = picked_frame(7, width=size[0], height=size[1])
     encoded = encode(frame, max_side=max_side)
     assert (encoded.width, encoded.height) == read(encoded).size == expected
@@ -107,14 +107,14 @@ def test_names_sort_by_time_over_hours(tmp_path):
     }  # fmt: skip
 
 
-def test_the_index_tells_the_size_of_the_file(tmp_path):
+def test_the_index_has_the_size_of_each_written_image(tmp_path):
     write_frames([picked_frame(7)], tmp_path, about={}, image_format="png", max_side=24)
     (row,) = json.loads((tmp_path / "index.json").read_text())["picks"]
     with Image.open(tmp_path / row["file"]) as image:
         assert (row["width"], row["height"]) == image.size == (24, 16)
 
 
-def test_frames_are_made_one_at_a_time(tmp_path):
+def test_each_frame_is_written_before_the_next_is_read(tmp_path):
     events = []
 
     def frames():
@@ -149,15 +149,7 @@ def test_a_failure_before_the_first_frame_leaves_nothing(tmp_path):
 # --- Messages ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(0, "0:00.0"), (3.2, "0:03.2"), (59.96, "1:00.0"), (600.04, "10:00.0"), (3599.96, "1:00:00.0")],
-)
-def test_a_time_stamp_reads_as_on_a_player(seconds, expected):
-    assert time_stamp(seconds) == expected
-
-
-def test_before_each_image_of_a_message_stands_its_time():
+def test_the_time_precedes_each_image_of_a_message():
     frames = [picked_frame(1), picked_frame(2, seconds=3.2)]
     one, two = (encode(frame, image_format="png", max_side=32).base64 for frame in frames)
     assert openai_parts(frames, image_format="png", max_side=32) == [

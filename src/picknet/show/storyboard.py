@@ -294,7 +294,8 @@ def _share(scene: _Scene, grid: _Grid, relative_length: float) -> _Share:
     """relative_length: 1 for a segment of typical length."""
     wanted = max(round(grid.stretch * relative_length), 1)
     # A long segment with few frames has a wide card nevertheless, with its text beside them.
-    text_columns = max(grid.text_columns, 1 if wanted > len(scene.frames) else 0)
+    is_sparse = len(scene.frames) < min(max(round(relative_length), 1), grid.num_columns)
+    text_columns = max(grid.text_columns, int(is_sparse))
     return _Share(min(wanted, len(scene.frames), grid.num_columns - text_columns), text_columns)
 
 

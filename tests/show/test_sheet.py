@@ -1,7 +1,6 @@
-"""The figures, looked at pixel by pixel where a pixel can tell."""
+"""Contact sheets, online strips and examples, checked where a pixel can tell."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +8,13 @@ from PIL import Image, ImageColor
 
 from picknet.errors import PicknetError
 from picknet.picking.picker import Pick
-from picknet.show import figures
-from picknet.show.figures import Strip, Thumbnail, contact_sheet, example_sheet, online_strip, pick_histograms, save
+from picknet.show import page
+from picknet.show.page import Thumbnail
+from picknet.show.sheet import Strip, contact_sheet, example_sheet, online_strip, tile_side
 from picknet.video.frame import Frame
 
-GREEN = ImageColor.getrgb(figures.GREEN)
-DARK_GREEN = ImageColor.getrgb(figures.DARK_GREEN)
+GREEN = ImageColor.getrgb(page.GREEN)
+DARK_GREEN = ImageColor.getrgb(page.DARK_GREEN)
 ORANGE = (200, 100, 0)
 
 
@@ -34,7 +34,7 @@ def is_colour(image: Image.Image, colour: tuple[int, ...]) -> np.ndarray:
     return matches
 
 
-def test_thirty_frames_stand_in_three_rows_of_ten_and_only_the_picked_ones_keep_their_colour() -> None:
+def test_thirty_frames_are_in_three_rows_of_ten_and_only_the_picked_ones_keep_their_colour() -> None:
     sampled = frames(30)
     sheet = contact_sheet(sampled, picks(sampled, 0, 13, 29), "a cat")
     # 1600 − 2·40 of margin; ten tiles and nine gaps of 4 leave 148 for a tile, 136 × 102 for the frame in its border.
@@ -49,8 +49,8 @@ def test_thirty_frames_stand_in_three_rows_of_ten_and_only_the_picked_ones_keep_
         if place in (0, 13, 29):
             assert (centre, edge) == (ORANGE, GREEN)
         else:
-            # 45 % of the way to white: 200 + 0.45·55, 100 + 0.45·155, 0 + 0.45·255
-            assert np.allclose(centre, (224.75, 169.75, 114.75), atol=1.0)
+            # 15 % of the way to white: 200 + 0.15·55, 100 + 0.15·155, 0 + 0.15·255
+            assert np.allclose(centre, (208.25, 123.25, 38.25), atol=1.0)
             assert edge == (255, 255, 255)
 
 
@@ -78,7 +78,7 @@ def test_a_frame_that_was_sampled_twice_and_picked_once_is_framed_once() -> None
     assert both == pytest.approx(2 * once, rel=0.01)
 
 
-def test_long_sentences_and_endless_words_wrap() -> None:
+def test_long_captions_and_long_words_wrap() -> None:
     sampled = frames(30)
     short = contact_sheet(sampled, [], "a cat")
     for text in ("a cat and " * 30, "c" + "a" * 300 + "t"):
@@ -88,42 +88,6 @@ def test_long_sentences_and_endless_words_wrap() -> None:
         dark = np.asarray(sheet.convert("L")) < 100
         assert not dark[:, :38].any()
         assert not dark[:, -38:].any()
-
-
-@pytest.mark.parametrize(("title", "shown"), [
-    ("cat.mp4", "cat.mp4"),
-    ("süßes Kätzchen – 2.mp4", "susses Katzchen - 2.mp4"),
-    ("ha\u0308uschen.mp4", "hauschen.mp4"),
-    ("猫 и кот.mp4", "? ? ???.mp4"),
-    ("bad\udcff name\u200b.mp4", "bad? name?.mp4"),
-    ("1 · 2 …", "1 · 2 …"),
-])
-def test_letters_the_font_lacks_become_plain_ones(title: str, shown: str) -> None:
-    assert figures.printable(title) == shown
-    contact_sheet(frames(1), [], "a cat", title=title)
-
-
-def test_a_thumbnail_is_a_small_copy_of_its_frame() -> None:
-    frame = Thumbnail(3, 1.5, np.full((1080, 1920, 3), ORANGE, np.uint8))
-    small = Thumbnail.of(frame, max_side=480)
-    assert (small.index, small.seconds, small.pixels().shape) == (3, 1.5, (270, 480, 3))
-
-
-def test_bars_are_as_high_as_their_shares() -> None:
-    # 4 of 8 clips have one pick, 2 have two, 2 have three: 50, 25, 25 %. All picks stand in the first frame.
-    image = pick_histograms([1, 1, 1, 1, 2, 2, 3, 3], [0] * 14, num_frames=30)
-    heights = is_colour(image, GREEN).sum(axis=0)
-    left, right = heights[:800], heights[800:]
-    bars = [int(bar.max()) for bar in np.split(left, np.flatnonzero(left == 0)) if bar.any()]
-    assert bars == pytest.approx([310 / 5 * 5, 310 / 5 * 2.5, 310 / 5 * 2.5], abs=3)  # 310 pixels for 0…50 %
-    assert int(right.max()) == pytest.approx(310, abs=3)
-    assert np.count_nonzero(right) < (1600 - 800) / 30
-
-
-def test_positions_may_be_places_or_fractions_of_the_clip() -> None:
-    places = pick_histograms([3], [0, 15, 29], num_frames=30)
-    fractions = pick_histograms([3], [0.0, 0.5, 1.0], num_frames=30)
-    assert places.tobytes() == fractions.tobytes()
 
 
 def test_the_online_strip_colours_only_words_that_are_new() -> None:
@@ -138,14 +102,14 @@ def test_the_online_strip_colours_only_words_that_are_new() -> None:
     assert not is_colour(shorter, DARK_GREEN).any()
 
 
-def test_many_updates_go_on_in_a_new_row() -> None:
+def test_many_updates_continue_in_a_new_row() -> None:
     updates = [(frame, "a man is cooking") for frame in frames(12)]
     one, three = online_strip(updates[:4]), online_strip(updates)
     # A row of four is as high in both; two gaps of 40 and two margins of 40 do not repeat.
     assert three.height == 3 * (one.height - 80) + 2 * 40 + 80
 
 
-def test_the_examples_stand_below_each_other_each_pick_framed() -> None:
+def test_examples_are_below_each_other_with_each_pick_framed() -> None:
     one = Strip(frames(3), "a cat is playing", "a kitten plays", "vid1 · CIDEr 120")
     single, sheet = example_sheet([one]), example_sheet([one] * 12)
     # A strip repeats twelve times with eleven gaps of 56 between; the margins of 40 do not.
@@ -154,75 +118,60 @@ def test_the_examples_stand_below_each_other_each_pick_framed() -> None:
         [Strip(frames(1), "a", "b", "c")]), ORANGE).sum(), rel=0.01)  # fmt: skip
 
 
-def test_many_picks_of_an_example_go_on_in_a_new_row() -> None:
+def test_many_picks_of_an_example_continue_in_a_new_row() -> None:
     ten, eleven = (example_sheet([Strip(frames(count), "a", "b", "c")]) for count in (10, 11))
     assert eleven.height > ten.height
     tall = example_sheet([Strip(frames(2, width=90, height=160), "a", "b", "c")])
     assert np.ptp(np.flatnonzero(is_colour(tall, ORANGE).any(axis=1))) <= 200
 
 
-@pytest.mark.parametrize(
-    ("suffix", "format"), [(".png", "PNG"), (".JPEG", "JPEG"), (".jpg", "JPEG"), (".webp", "WEBP")]
-)
-def test_the_suffix_names_the_format(tmp_path: Path, suffix: str, format: str) -> None:
-    save(contact_sheet(frames(2), [], "a cat"), tmp_path / f"-süß 1{suffix}")
-    with Image.open(tmp_path / f"-süß 1{suffix}") as written:
-        assert (written.format, written.width) == (format, 1600)
-
-
-@pytest.mark.parametrize(("name", "said"), [
-    ("sheet.bmp", "no picture format .bmp (possible: .png, .jpg, .jpeg, .webp)"),
-    ("sheet", "no picture format without a suffix (possible: .png, .jpg, .jpeg, .webp)"),
-])
-def test_an_unknown_suffix_is_answered_with_the_possible_ones(tmp_path: Path, name: str, said: str) -> None:
-    with pytest.raises(PicknetError) as error:
-        save(Image.new("RGB", (1, 1)), tmp_path / name)
-    assert str(error.value) == f"{tmp_path / name}: {said}"
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_picture_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
-    save(Image.new("RGB", (3, 3)), tmp_path / "sheet.png")
-    before = (tmp_path / "sheet.png").read_bytes()
-    with pytest.raises(PicknetError, match=r"sheet\.png: cannot be written"):
-        save(Image.new("HSV", (3, 3)), tmp_path / "sheet.png")  # PNG knows no HSV
-    assert (tmp_path / "sheet.png").read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["sheet.png"]
-
-
-@pytest.mark.parametrize("name", ["sheet.png", "sheet.jpg", "sheet.webp"])
-def test_half_a_picture_is_never_left_behind(tmp_path: Path, name: str) -> None:
-    resource = pytest.importorskip("resource")
-    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 200, 3), dtype=np.uint8))
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # a disk with little room
-    try:
-        with pytest.raises(PicknetError, match=rf"{name}: cannot be written \(File too large\)"):
-            save(noise, tmp_path / name)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_nothing_to_draw_is_said() -> None:
+def test_a_figure_needs_something_to_draw() -> None:
     for draw in (
         lambda: contact_sheet([], [], "a cat"),
         lambda: online_strip([]),
         lambda: example_sheet([]),
-        lambda: pick_histograms([], [], num_frames=30),
     ):
         with pytest.raises(PicknetError, match="at least one"):
             draw()
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [(0, "0.0 s"), (3.25, "3.2 s"), (63.9, "1:03"), (3725, "1:02:05")])
-def test_times_read_like_a_clock(seconds: float, shown: str) -> None:
-    assert figures._clock(seconds) == shown
-
-
-def test_frames_of_a_video_can_be_drawn_as_they_are() -> None:
+def test_frames_of_a_video_need_no_thumbnails() -> None:
     sampled = [Frame.from_pixels(thumbnail.pixels(), index=n, seconds=n) for n, thumbnail in enumerate(frames(2))]
     sheet = contact_sheet(sampled, [Pick(1, 1.0)], "a cat")
     green = is_colour(sheet, GREEN)
     assert green[:, 800:].any()
     assert not green[:, :800].any()
+
+
+def drawn_words(sheet: Image.Image, of: Image.Image) -> bool:
+    """Whether there is more on a sheet than on another of the same frames and caption."""
+    return (np.asarray(sheet) != np.asarray(of)).any()
+
+
+def test_length_and_confidence_are_shown_where_they_are_known() -> None:
+    sampled = frames(3)
+    plain = contact_sheet(sampled, [], "a cat", title="cat.mp4")
+    assert drawn_words(contact_sheet(sampled, [], "a cat", title="cat.mp4", seconds=14.2), plain)
+    sure, unsure = (contact_sheet(sampled, [], "a cat", title="cat.mp4", confidence=value) for value in (1.0, 0.0))
+    for sheet, confidence in ((sure, 1.0), (unsure, 0.0)):
+        assert is_colour(sheet, page.confidence_colour(confidence)).sum() > 200  # a dot of 20 pixels
+    assert not is_colour(plain, page.confidence_colour(1.0)).any()
+
+
+def test_a_long_title_leaves_room_for_the_facts() -> None:
+    sampled = frames(3)
+    sheet = contact_sheet(sampled, [], "a cat", title="a very long name " * 30, confidence=0.0, seconds=3725)
+    dot = np.flatnonzero(is_colour(sheet, page.confidence_colour(0.0)).any(axis=0))
+    assert 800 < dot.min() < dot.max() < 1600 - 40
+    dark = np.asarray(sheet.convert("L")) < 200
+    assert not dark[:, :38].any()
+    assert not dark[:, -38:].any()
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 30, 100])
+def test_thumbnails_of_tile_side_are_not_enlarged(count: int) -> None:
+    for width, height in ((1920, 1080), (1080, 1920), (640, 480)):
+        full = frames(count, width=width, height=height)
+        small = [Thumbnail.of(frame, max_side=tile_side(count)) for frame in full]
+        drawn = is_colour(contact_sheet(small, picks(small, 0), ""), ORANGE)
+        assert drawn.sum() <= 1.05 * small[0].pixels().size / 3
