@@ -44,8 +44,8 @@ def official_splits(
             errors.append(error)
     if not val:
         raise errors[0]
-    for error in errors:
-        on_note(f"no validation clips: {error}")
+    for absent in errors:
+        on_note(f"no validation clips: {absent}")
     return _joined(train, styles=styles), _joined(val)
 
 

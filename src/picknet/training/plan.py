@@ -120,7 +120,7 @@ def _find_stages(stages: Sequence[str] | None, config: Config, *, fine_tunes: bo
     for stage in stages:
         if stage not in STAGES:
             raise BadConfig(f"--stage {stage}: no such stage (possible: {', '.join(STAGES)})")
-        if not epochs[cast(Stage, stage)]:
+        if not epochs[stage]:
             with_epochs = ", ".join(f"{stage} ({count})" for stage, count in epochs.items() if count) or "none"
             raise BadConfig(
                 f"--stage {stage}: {stage}.epochs is 0, so nothing would be trained; set it, as in "

@@ -99,8 +99,8 @@ def train(
 
     frames = _load_frames(splits, network, plan.config, cache_folder, target, progress)
     _write_clips(folder, splits, frames)
-    batches = prepare(*frames, vocabulary, plan.config, target)
-    del frames  # `batches` replaces pixels by features when they are no longer needed
+    batches = prepare(frames[0], frames[1], vocabulary, plan.config, target)
+    del frames  # so that pixels are freed once the stages have replaced them by features
 
     run = Run(folder, plan.config, target, progress)
     run.forget_unfinished_epochs()
@@ -124,7 +124,7 @@ def export_run(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> None
         network = Network(config.model, len(vocabulary))
         for stage in STAGES:
             load_best(folder, stage, network)
-    export(network, vocabulary, config, out, card=card(folder))
+    export(network, vocabulary, config, Path(out), card=card(folder))
 
 
 # --- The steps of `train` ---
@@ -227,13 +227,13 @@ def _load_frames(
     cache: Path,
     device: torch.device,
     progress: TrainingProgress,
-) -> list[FeatureSplit] | list[PixelSplit]:
+) -> list[FeatureSplit | PixelSplit]:
     """The frames of both splits on the device: as features, or as pixels if the CNN is trained."""
     if config.supervision.cnn_learning_rate:
         # All clips are stored in one file, so that all folds of a data set share it.
         both = all_clips(splits)
         pixels = PixelSplit.load(both, config, cache=cache, device=device, on_clip=_counter(progress, both))
-        frames: Any = [pixels.subset(split) for split in splits]
+        frames: list[FeatureSplit | PixelSplit] = [pixels.subset(split) for split in splits]
     else:
         frames = [
             extract_features(split, network.cnn, config, cache=cache, on_clip=_counter(progress, split)).to(device)
@@ -252,9 +252,7 @@ def _counter(progress: TrainingProgress, split: Split) -> Callable[[], None]:
     return lambda: progress.on_clip(split.name, next(done), len(split.clips))
 
 
-def _write_clips(
-    folder: Path, splits: Sequence[Split], frames: Sequence[FeatureSplit] | Sequence[PixelSplit]
-) -> None:
+def _write_clips(folder: Path, splits: Sequence[Split], frames: Sequence[FeatureSplit | PixelSplit]) -> None:
     """List the clips that are used, and those that are missing with the reason."""
     clips = {
         split.name: {
