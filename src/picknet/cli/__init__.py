@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -40,7 +40,7 @@ app = typer.Typer(
     help="Describe a video from the few frames that matter.\n\n"
     "`picknet VIDEO` is short for `picknet caption VIDEO`; `picknet COMMAND --help` explains a command.",
 )
-COMMANDS = {
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Describe videos": (caption, timeline, stream, pick),
     "Train models": (info, train, export, report),
     "Measure models": (evaluate, compare, calibrate),

@@ -204,8 +204,9 @@ def check_numbers(names: Sequence[PickerName], k: int | None, change: float | No
 
 def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     """The videos that files, folders, patterns and addresses stand for, and a message for each that stands for none."""
-    from picknet.video.file import VIDEO_SUFFIXES, is_video_file
-    from picknet.video.source import is_live, without_password
+    from picknet.video.source import TRANSPORT_SUFFIXES, VIDEO_SUFFIXES, is_live, is_video_file, without_password
+
+    suffixes = ", ".join(sorted(VIDEO_SUFFIXES | TRANSPORT_SUFFIXES))
 
     videos: list[str] = []
     problems: list[str] = []
@@ -232,7 +233,7 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
             )
             videos += found
             if not found:
-                problems.append(f"{match}: no video in this folder (looked for {', '.join(sorted(VIDEO_SUFFIXES))})")
+                problems.append(f"{match}: no video in this folder (looked for {suffixes})")
     return videos, problems
 
 

@@ -73,8 +73,8 @@ class Group(TyperGroup):
         width = max(map(len, self.commands))
         for title, commands in sections.items():
             with formatter.section(title):
-                limit = formatter.width - 6 - width
-                formatter.write_dl([(f"{name:{width}}", one.get_short_help_str(limit)) for name, one in commands])
+                # A long summary is wrapped, not cut.
+                formatter.write_dl([(f"{name:{width}}", one.get_short_help_str(1000)) for name, one in commands])
 
 
 def _tidy(text: str) -> str:
