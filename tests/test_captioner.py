@@ -21,18 +21,18 @@ from decoders import table_decoder
 
 import picknet
 from picknet import captioner as captioner_module
-from picknet import sentences as sentences_module
 from picknet.captioner import NothingToCaption, load, pick
 from picknet.config import BadConfig
-from picknet.memory import SceneMemory
+from picknet.model import sentences as sentences_module
 from picknet.model.confidence import BadCalibration, Confidence
 from picknet.model.folder import BadModel
+from picknet.model.memory import SceneMemory
 from picknet.model.runtime import Runtime
+from picknet.model.sentences import content_words
 from picknet.picking.budget import BudgetPicker
 from picknet.picking.learned import PickNetPicker
 from picknet.picking.picker import Pick
 from picknet.picking.plain import AllPicker, CoinPicker, KMeansPicker, RandomPicker, UniformPicker
-from picknet.sentences import content_words
 from picknet.text import BOS, EOS
 from picknet.video.frame import Frame
 from picknet.video.live import BadSetting, Live

@@ -13,9 +13,10 @@ from clips import number_of, write_clip
 from PIL import Image
 
 from picknet.captioner import load
+from picknet.model.sentences import Sentence
 from picknet.picking.picker import Pick
 from picknet.picking.plain import UniformPicker
-from picknet.results import Caption, Picked, Segment, Sentence, Update
+from picknet.results import Caption, Picked, Segment, Update
 from picknet.show.notebook import MAX_IMAGES
 
 PICKS = (Pick(0, 0.0), Pick(7, 1.26666666667, 0.61, 38))

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from picknet.threads import TASKS_AHEAD, in_order
+from picknet.workers import AHEAD_PER_THREAD, in_threads
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 8])
@@ -15,8 +15,8 @@ def test_results_come_in_the_order_of_the_tasks(jobs):
         time.sleep(0.002 * (task % 3))
         return task * task
 
-    assert list(in_order(work, range(40), jobs=jobs)) == [task * task for task in range(40)]
-    assert list(in_order(work, [], jobs=jobs)) == []
+    assert list(in_threads(work, range(40), jobs=jobs)) == [task * task for task in range(40)]
+    assert list(in_threads(work, [], jobs=jobs)) == []
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
@@ -29,10 +29,10 @@ def test_an_endless_iterable_of_tasks_is_read_only_as_far_as_needed(jobs):
             num_read += 1
             yield number
 
-    results = in_order(lambda task, check: task, tasks(), jobs=jobs)
+    results = in_threads(lambda task, check: task, tasks(), jobs=jobs)
     for number in range(50):
         assert next(results) == number
-        assert num_read <= number + 1 + (TASKS_AHEAD * jobs if jobs > 1 else 0)
+        assert num_read <= number + 1 + (AHEAD_PER_THREAD * jobs if jobs > 1 else 0)
     results.close()
 
 
@@ -51,10 +51,10 @@ def test_a_slow_task_holds_back_few_results():
                 first_may_end.set()  # too late: it must not be read before the first result is there
             yield number
 
-    results = in_order(work, tasks(), jobs=2)
+    results = in_threads(work, tasks(), jobs=2)
     threading.Timer(0.2, first_may_end.set).start()
     assert next(results) == 0
-    assert len(started) <= 1 + 2 * TASKS_AHEAD
+    assert len(started) <= 1 + 2 * AHEAD_PER_THREAD
     results.close()
 
 
@@ -72,7 +72,7 @@ def test_closing_cancels_what_is_queued_and_ends_what_runs():
         finally:
             ended.append(task)
 
-    results = in_order(work, range(100), jobs=2)
+    results = in_threads(work, range(100), jobs=2)
     assert next(results) == 0
     results.close()
     assert sorted(ended) == sorted(started)[1:]
@@ -86,7 +86,7 @@ def test_an_exception_is_raised_in_its_place_after_the_results_before_it():
             raise ZeroDivisionError
         return task
 
-    results = in_order(work, range(10), jobs=2)
+    results = in_threads(work, range(10), jobs=2)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ZeroDivisionError):
         next(results)

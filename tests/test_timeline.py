@@ -21,10 +21,11 @@ from PIL import Image
 
 from picknet.captioner import load
 from picknet.cli import main
+from picknet.model.sentences import Sentence
 from picknet.picking.learned import PickNetPicker
 from picknet.picking.picker import Pick
 from picknet.picking.plain import AllPicker
-from picknet.results import Segment, Sentence
+from picknet.results import Segment
 from picknet.show.page import Thumbnail
 from picknet.show.storyboard import Storyboard
 from picknet.timeline import (

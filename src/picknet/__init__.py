@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from picknet.data.split import load_split
     from picknet.errors import PicknetError
     from picknet.model.folder import BadModel
+    from picknet.model.sentences import Sentence
     from picknet.picking.budget import BudgetPicker
     from picknet.picking.learned import PickNetPicker, StridePicker
     from picknet.picking.picker import Pick, Picker
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
         SceneChangePicker,
         UniformPicker,
     )
-    from picknet.results import Caption, Picked, Segment, Sentence, Update
+    from picknet.results import Caption, Picked, Segment, Update
     from picknet.show.frames import PickedFrame, anthropic_parts, openai_parts
     from picknet.study.evaluation import evaluate
     from picknet.training.recipe import train as train
@@ -93,7 +94,8 @@ if not TYPE_CHECKING:  # to a type checker, __getattr__ would mean that any name
             "SceneChangePicker",
             "UniformPicker",
         },
-        "results": {"Caption", "Picked", "Segment", "Sentence", "Update"},
+        "model.sentences": {"Sentence"},
+        "results": {"Caption", "Picked", "Segment", "Update"},
         "show.frames": {"PickedFrame", "anthropic_parts", "openai_parts"},
         "study.evaluation": {"evaluate"},
         "training.recipe": {"train"},

@@ -18,17 +18,16 @@ from numpy.typing import NDArray
 
 from picknet.config import VideoConfig
 from picknet.errors import BadSetting, PicknetError
-from picknet.memory import SceneMemory
 from picknet.model.confidence import Confidence
 from picknet.model.folder import BadModel
+from picknet.model.memory import SceneMemory
 from picknet.model.runtime import EncoderState, Runtime
+from picknet.model.sentences import Sentence, SentenceWriter
 from picknet.picking.learned import learned_picker
 from picknet.picking.picker import Pick, Picker, is_random, looks_ahead
 from picknet.picking.scenes import SceneWatch
-from picknet.results import Caption, Picked, Segment, Sentence, Update
-from picknet.sentences import Description, SentenceWriter
+from picknet.results import Caption, Description, Picked, Segment, Update
 from picknet.text import BOS
-from picknet.threads import CheckWanted, in_order, num_cores
 from picknet.timeline import segments
 from picknet.video.frame import GLANCE_SIZE, Frame
 from picknet.video.live import Live
@@ -46,6 +45,7 @@ from picknet.walk import (
     pick_frames,
     source_name,
 )
+from picknet.workers import CheckWanted, in_threads, num_cores
 
 if TYPE_CHECKING:
     from picknet.show.frames import PickedFrame
@@ -135,7 +135,7 @@ class Captioner:
 
         if picker is not None and is_random(picker):
             jobs = 1
-        return in_order(caption_or_error, sources, jobs=jobs or num_cores())
+        return in_threads(caption_or_error, sources, jobs=jobs or num_cores())
 
     def stream(
         self,

@@ -1,12 +1,12 @@
 """What a captioner returns: frozen results that know their JSON, print readably and show themselves in a notebook."""
 
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from picknet.model.sentences import Sentence
 from picknet.picking.picker import Pick
 from picknet.timecode import clock
 from picknet.video.file import Video
@@ -20,17 +20,14 @@ MAX_TIMES = 8
 
 
 @dataclass(frozen=True)
-class Sentence:
-    text: str
-    log_probability: float
-    """Of exactly this sentence with its <eos>, given the picks."""
+class Description:
+    """What is written about picked frames."""
 
-    @property
-    def probability(self) -> float:
-        return math.exp(self.log_probability)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"caption": self.text, "probability": self.probability}
+    picks: tuple[Pick, ...]
+    sentences: tuple[Sentence, ...]
+    """The caption first."""
+    confidence: float | None
+    num_scenes: int
 
 
 @dataclass(frozen=True, repr=False)

@@ -18,10 +18,8 @@ from pathlib import Path
 
 from picknet.picking.picker import Pick
 from picknet.picking.scenes import SceneWatch
-from picknet.results import Segment
-from picknet.sentences import Description
-from picknet.timecode import clock as clock
-from picknet.timecode import timecode, timestamp
+from picknet.results import Description, Segment
+from picknet.timecode import clock, timecode, timestamp
 from picknet.video.frame import Frame
 from picknet.walk import Walk
 

@@ -1,4 +1,4 @@
-"""A pool of worker processes: results in the order of the tasks, bounded memory, and no task lost with a process."""
+"""Many tasks at once, in processes or in threads: results in the order of the tasks, and few tasks read ahead."""
 
 import contextlib
 import multiprocessing
@@ -12,17 +12,28 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from queue import LifoQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from picknet.errors import PicknetError
 
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 Work = Callable[[Any], Any]
 """A task -> its result. Tasks, results and the work itself are pickled; what is large is better written to a file."""
+
+CheckWanted = Callable[[], None]
+"""Raises `NotWanted` once nobody waits for the result any more."""
 
 MAX_ATTEMPTS = 2
 """A task whose worker dies is tried again by another; if that dies as well, the task is given up."""
 AHEAD_PER_JOB = 8
 """Tasks per worker that are read before the results of earlier ones are taken: queued, at work, or done."""
+AHEAD_PER_THREAD = 2
+"""The same per thread: fewer, since tasks and results of threads may be large."""
+
+
+class NotWanted(Exception):
+    """Ends a task in a thread whose result nobody waits for."""
 
 
 class LostProcess(PicknetError):
@@ -68,17 +79,57 @@ def in_order(
     # Each thread only waits for a worker process.
     with ThreadPoolExecutor(jobs, initializer=_block_ctrl_c) as threads:
         try:
-            ahead: deque[Future[Any]] = deque()
-            for task in tasks:
-                ahead.append(threads.submit(do, task))
-                while ahead and (ahead[0].done() or len(ahead) >= AHEAD_PER_JOB * jobs):
-                    yield _checked(ahead.popleft().result())
-            while ahead:
-                yield _checked(ahead.popleft().result())
+            for result in _in_turn(threads, do, tasks, max_ahead=AHEAD_PER_JOB * jobs):
+                if isinstance(result, Exception) and not isinstance(result, PicknetError):
+                    raise result
+                yield result
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
             for worker in workers:
                 worker.close()
+
+
+def in_threads(
+    work: Callable[[Task, CheckWanted], Result], tasks: Iterable[Task], *, jobs: int
+) -> Iterator[Result]:
+    """work(task, check) for each task, in order, by `jobs` threads of this process.
+
+    Tasks are read lazily, by the caller's thread, as in `in_order`. Closing the generator cancels the tasks that are
+    queued, and ends those that run at their next `check()`.
+    """
+    is_closed = threading.Event()
+
+    def check() -> None:
+        if is_closed.is_set():
+            raise NotWanted
+
+    if jobs == 1:
+        yield from (work(task, check) for task in tasks)
+        return
+    pool = ThreadPoolExecutor(jobs, thread_name_prefix="picknet")
+    try:
+        yield from _in_turn(pool, lambda task: work(task, check), tasks, max_ahead=AHEAD_PER_THREAD * jobs)
+    finally:
+        is_closed.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _in_turn(
+    pool: ThreadPoolExecutor, do: Callable[[Task], Result], tasks: Iterable[Task], *, max_ahead: int
+) -> Iterator[Result]:
+    """The results of the tasks in order; at most `max_ahead` tasks are queued, at work, or done and not yet taken."""
+    ahead: deque[Future[Result]] = deque()
+    for task in tasks:
+        ahead.append(pool.submit(do, task))
+        while ahead and (ahead[0].done() or len(ahead) >= max_ahead):
+            yield ahead.popleft().result()
+    while ahead:
+        yield ahead.popleft().result()
 
 
 class _Worker:
@@ -187,9 +238,3 @@ def _result_or_error(work: Work, task: Any) -> Any:
         return work(task)
     except PicknetError as error:
         return error
-
-
-def _checked(result: Any) -> Any:
-    if isinstance(result, Exception) and not isinstance(result, PicknetError):
-        raise result
-    return result

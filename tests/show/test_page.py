@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from picknet.errors import PicknetError
-from picknet.show.page import Thumbnail, clock, confidence_colour, duration, printable, save, shortened, wrapped
+from picknet.show.page import Thumbnail, confidence_colour, printable, save, shortened, wrapped
+from picknet.timecode import duration, short_clock
 from picknet.video.frame import Frame
 
 ORANGE = (200, 100, 0)
@@ -107,8 +108,8 @@ def test_a_thumbnail_is_scaled_by_the_frame_itself_where_it_can() -> None:
     ],
 )
 def test_a_time_reads_as_on_a_player(seconds: float, whole: str, tenths: str) -> None:
-    assert clock(seconds) == whole
-    assert clock(seconds, tenths=True) == tenths
+    assert short_clock(seconds) == whole
+    assert short_clock(seconds, tenths=True) == tenths
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0, "0.0 s"), (14.25, "14.2 s"), (59.96, "1:00"), (3725, "1:02:05")])

@@ -17,7 +17,7 @@ from PIL import Image
 from picknet.errors import PicknetError
 from picknet.files import UnwritableFile, write_text, written_whole
 from picknet.picking.picker import Pick
-from picknet.show.page import clock
+from picknet.timecode import short_clock
 
 IMAGE_FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     "jpeg": (".jpg", {"quality": 92, "subsampling": 0}),
@@ -176,5 +176,5 @@ def _with_times(
     parts: list[Part] = []
     for frame in frames:
         encoded = encode(frame, image_format=image_format, max_side=max_side)
-        parts += [{"type": "text", "text": clock(frame.seconds, tenths=True)}, part(encoded)]
+        parts += [{"type": "text", "text": short_clock(frame.seconds, tenths=True)}, part(encoded)]
     return parts

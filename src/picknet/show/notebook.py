@@ -8,7 +8,8 @@ from html import escape
 from PIL import Image
 
 from picknet.show.frames import PickedFrame
-from picknet.show.page import Picture, Thumbnail, clock
+from picknet.show.page import Picture, Thumbnail
+from picknet.timecode import short_clock
 
 MAX_SIDE = 160
 """Pixels: the longer side of a frame."""
@@ -43,7 +44,7 @@ def _small(image: Picture | PickedFrame) -> Image.Image:
 def _figure(seconds: float, image: Image.Image) -> str:
     content = io.BytesIO()
     image.save(content, "JPEG", quality=80)
-    time = clock(seconds, tenths=True)
+    time = short_clock(seconds, tenths=True)
     return (
         '<figure style="margin:0">'
         f'<img alt="frame at {time}" width="{image.width}" height="{image.height}" '

@@ -276,21 +276,5 @@ def printable(text: str) -> str:
     return "".join(map(_glyph, unicodedata.normalize("NFC", text)))
 
 
-def clock(seconds: float, *, tenths: bool = False) -> str:
-    """A time as players show it: 0:03, 12:05, 1:02:03; with tenths 0:03.2.
-
-    Without tenths the time is rounded down, with them to the nearest.
-    """
-    whole, tenth = divmod(round(seconds * 10), 10) if tenths else (int(seconds), 0)
-    minutes, rest = divmod(whole, 60)
-    shown = f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-    return f"{shown}.{tenth}" if tenths else shown
-
-
-def duration(seconds: float) -> str:
-    """14.2 s, and from a minute on 1:03."""
-    return f"{seconds:.1f} s" if round(seconds, 1) < 60 else clock(round(seconds))
-
-
 def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + "s" * (number != 1)

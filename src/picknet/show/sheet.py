@@ -22,10 +22,8 @@ from picknet.show.page import (
     Thumbnail,
     below,
     beside,
-    clock,
     coloured,
     confidence_colour,
-    duration,
     length,
     page,
     paragraph,
@@ -35,6 +33,7 @@ from picknet.show.page import (
     tile,
     typeface,
 )
+from picknet.timecode import duration, short_clock
 
 DIMMING = 0.15
 """How far the frames that were not picked fade into the paper: they must stay recognisable."""
@@ -74,7 +73,7 @@ def contact_sheet(
     for frame in frames:
         is_picked = remaining[frame.index] > 0
         remaining[frame.index] -= 1
-        label = clock(frame.seconds, tenths=tenths) if is_picked else None
+        label = short_clock(frame.seconds, tenths=tenths) if is_picked else None
         tiles.append(tile(_image(frame, box), box, label=label, dimming=DIMMING))
     grid = below([beside(tiles[start : start + columns], GAP) for start in range(0, len(tiles), columns)], GAP)
     caption = paragraph(coloured(text, INK), size=52 if len(text) <= 120 else 40, width=INNER_WIDTH)
@@ -146,7 +145,7 @@ def online_strip(updates: Sequence[tuple[Picture, str]]) -> Image.Image:
     cards = []
     for number, (image, (frame, text)) in enumerate(zip(images, updates, strict=True)):
         words = _coloured_changes(updates[number - 1][1] if number else text, text)
-        framed = tile(image, box, label=clock(frame.seconds, tenths=tenths))
+        framed = tile(image, box, label=short_clock(frame.seconds, tenths=tenths))
         caption = paragraph(words, size=26, width=framed.width - 2 * BORDER)
         cards.append(below([framed, caption], 12, centred=True))
     return page(below([beside(cards[start : start + columns], 24) for start in range(0, len(cards), columns)], 40))
@@ -189,7 +188,8 @@ def _strip(strip: Strip) -> Image.Image:
         images = [(frame, Image.fromarray(frame.pixels())) for frame in strip.frames[start : start + columns]]
         box = _tile_box(columns, images[0][1].width / images[0][1].height)
         box = (min(box[0], round(box[0] * MAX_EXAMPLE_HEIGHT / box[1])), min(box[1], MAX_EXAMPLE_HEIGHT))
-        tiles = [tile(image, box, label=clock(frame.seconds, tenths=frame.seconds < 60)) for frame, image in images]
+        labels = [short_clock(frame.seconds, tenths=frame.seconds < 60) for frame, _ in images]
+        tiles = [tile(image, box, label=label) for (_, image), label in zip(images, labels, strict=True)]
         rows.append(beside(tiles, GAP))
     words = [
         paragraph(coloured(strip.text, INK), size=36, width=INNER_WIDTH),

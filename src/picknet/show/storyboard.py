@@ -20,11 +20,9 @@ from picknet.show.page import (
     PAPER,
     Picture,
     Thumbnail,
-    clock,
     coloured,
     confidence_colour,
     counted,
-    duration,
     fit,
     length,
     page,
@@ -35,6 +33,7 @@ from picknet.show.page import (
     typeface,
     wrapped,
 )
+from picknet.timecode import duration, short_clock
 
 if TYPE_CHECKING:
     from picknet.results import Segment
@@ -320,7 +319,8 @@ def _card(scene: _Scene, share: _Share, grid: _Grid) -> _Card:
     notes = [duration(scene.seconds)]
     if scene.confidence is not None:
         notes.append(f"{scene.confidence:.2f}")
-    one_line = length(clock(scene.start), grid.text_size) + length(" · ".join(["", *notes]), grid.note_size) <= width
+    time_width = length(short_clock(scene.start), grid.text_size)
+    one_line = time_width + length(" · ".join(["", *notes]), grid.note_size) <= width
     num_heads = 1 if one_line else 2
     max_lines = max(frame_height // grid.line_height - num_heads if share.text_columns else 0, MAX_LINES)
     lines = _lines(scene.text, size=grid.text_size, width=width, max_lines=max_lines)
@@ -361,7 +361,7 @@ def _draw_card(
         corner = x + (width - image.width) // 2, top + (height - image.height) // 2
         content.paste(image, corner, rounded(image.size, 4))
         if len(card.frames) > 1:
-            _draw_label(content, clock(frame.seconds), corner[0], corner[1] + image.height)
+            _draw_label(content, short_clock(frame.seconds), corner[0], corner[1] + image.height)
     if card.share.text_columns:
         left += round(len(card.frames) * (grid.column + GUTTER))
     else:
@@ -370,7 +370,7 @@ def _draw_card(
 
 
 def _draw_text(draw: ImageDraw.ImageDraw, card: _Card, grid: _Grid, left: int, top: int) -> None:
-    time, note = clock(card.scene.start), " · ".join(card.notes)
+    time, note = short_clock(card.scene.start), " · ".join(card.notes)
     baseline = top + round(0.8 * grid.text_size)
     draw.text((left, baseline), time, fill=INK, font=typeface(grid.text_size), anchor="ls")
     x = left + length(time, grid.text_size)
@@ -397,11 +397,12 @@ def _draw_header(
 ) -> None:
     """The title, what the page shows, and a ribbon over the whole film. start, end: seconds that the page covers."""
     draw = ImageDraw.Draw(content)
-    facts = " · ".join(filter(None, [counted(len(scenes), "segment"), clock(scenes[-1].end), number]))
+    facts = " · ".join(filter(None, [counted(len(scenes), "segment"), short_clock(scenes[-1].end), number]))
     draw.text((INNER_WIDTH, 34), facts, fill=GREY, font=typeface(22), anchor="rs")
     name = shortened(printable(title), size=36, width=INNER_WIDTH - length(facts, 22) - 40)
     draw.text((0, 34), name, fill=INK, font=typeface(36), anchor="ls")
-    draw.text((0, 68), f"{clock(start)} to {clock(end)}" if number else "", fill=GREY, font=typeface(18), anchor="ls")
+    span = f"{short_clock(start)} to {short_clock(end)}" if number else ""
+    draw.text((0, 68), span, fill=GREY, font=typeface(18), anchor="ls")
     if any(scene.confidence is not None for scene in scenes):
         _draw_legend(draw, INNER_WIDTH, 68)
     ribbon = _ribbon(scenes, start=start, end=end)
@@ -441,4 +442,4 @@ def _draw_ticks(draw: ImageDraw.ImageDraw, start: float, end: float, *, top: int
         x = INNER_WIDTH * (at - start) / seconds
         draw.line((x, top + 2, x, top + 7), fill=GREY, width=1)
         anchor = "lt" if x < 30 else "rt" if x > INNER_WIDTH - 30 else "mt"
-        draw.text((x, top + 12), clock(at), fill=GREY, font=typeface(16), anchor=anchor)
+        draw.text((x, top + 12), short_clock(at), fill=GREY, font=typeface(16), anchor=anchor)

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -182,7 +182,7 @@ def _style() -> Iterator[None]:
     require_matplotlib()
     from matplotlib import rc_context
 
-    with rc_context(STYLE), warnings.catch_warnings():
+    with rc_context(cast(Any, STYLE)), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a letter the font lacks is drawn as a box
         yield
 
@@ -258,8 +258,10 @@ def _draw_panel(figure: "Figure", panel: Panel, top: float) -> None:
                 markersize=1.6 + 1.4 * line.width, markeredgewidth=0, zorder=zorder,
             )  # fmt: skip
         if line.ringed:
-            ring = {"marker": "o", "markersize": 9, "markeredgewidth": 1.8, "markerfacecolor": "white"}
-            axes.plot(*np.array([line.ringed]).T, color=line.colour, zorder=zorder + 0.005, **ring)
+            axes.plot(
+                *np.array([line.ringed]).T, color=line.colour, marker="o", markersize=9, markeredgewidth=1.8,
+                markerfacecolor="white", zorder=zorder + 0.005,
+            )  # fmt: skip
         ends.append((line.name, line.points[-1], DARK_GREEN if line.colour == GREEN else line.colour))
     _label_ends(axes, ends, height=panel.height)
 
@@ -307,7 +309,7 @@ def spread(places: Sequence[float], *, pitch: float, low: float, high: float) ->
     up = np.maximum.accumulate(places - steps) + steps
     down = np.minimum.accumulate((places - steps)[::-1])[::-1] + steps
     placed = np.maximum((up + down) / 2, low + steps)
-    return np.minimum(placed, high - steps[::-1]).tolist()
+    return [float(place) for place in np.minimum(placed, high - steps[::-1])]
 
 
 def _text_width(figure: "Figure", text: str) -> float:

@@ -1,15 +1,18 @@
 """From a memory to sentences: the search for the caption, and for other sentences beside it."""
 
+import math
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from picknet.memory import SceneMemory
+from picknet.model.memory import SceneMemory
 from picknet.model.runtime import EncoderState, Runtime
 from picknet.model.search import Ending, Step, all_endings, beam_search, greedy
-from picknet.picking.picker import Pick
-from picknet.results import Sentence
+
+Array = NDArray[Any]
 
 CLOSE_CALL = 0.02
 """Two best sentences whose scores differ by less are compared again with features in 32 bits. For nineteen of twenty
@@ -28,14 +31,17 @@ EMPTY_WORDS = frozenset(
 
 
 @dataclass(frozen=True)
-class Description:
-    """What is written about picked frames."""
+class Sentence:
+    text: str
+    log_probability: float
+    """Of exactly this sentence with its <eos>, given the picks."""
 
-    picks: tuple[Pick, ...]
-    sentences: tuple[Sentence, ...]
-    """The caption first."""
-    confidence: float | None
-    num_scenes: int
+    @property
+    def probability(self) -> float:
+        return math.exp(self.log_probability)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"caption": self.text, "probability": self.probability}
 
 
 class SentenceWriter:
@@ -46,6 +52,7 @@ class SentenceWriter:
         self._runtime = runtime
         self._config = runtime.config
         self._first_word = first_word
+        self._style_words = list(runtime.vocabulary.styles.values())
 
     def write(self, memory: SceneMemory, *, beam: int, count: int = 1) -> tuple[Sentence, ...]:
         """`candidates` for the memory of a scene; where the two best are too close, computed again in 32 bits."""
@@ -110,7 +117,12 @@ class SentenceWriter:
         return tuple(sentences)
 
     def _step(self, state: EncoderState) -> Step:
-        return lambda words, states: self._runtime.decode(words, state, states)
+        def step(words: Array, states: Array) -> tuple[Array, Array]:
+            log_probabilities, next_states = self._runtime.decode(words, state, states)
+            log_probabilities[:, self._style_words] = -math.inf  # a style is what a sentence begins with, not a word
+            return log_probabilities, next_states
+
+        return step
 
     def _sentence(self, ending: Ending) -> Sentence:
         return Sentence(self._runtime.vocabulary.decode(ending.words), ending.log_probability)
