@@ -263,4 +263,4 @@ def test_captions_by_several_workers_are_those_of_one_process(tmp_path: Path, mo
     printed = [subprocess.run(command, capture_output=True, text=True, timeout=300) for command in commands]
     assert printed[0].stdout == printed[1].stdout
     assert printed[0].stderr == printed[1].stderr == f"picknet: {tmp_path / 'text.mp4'}: not a known video format\n"
-    assert (printed[0].stdout.count("\n"), printed[0].returncode, printed[1].returncode) == (2, 1, 1)
+    assert (printed[0].stdout.count("\n"), printed[0].returncode, printed[1].returncode) == (3, 1, 1)

@@ -19,7 +19,7 @@ from picknet.results import Picked
 from picknet.video.file import Video
 from picknet.video.frame import Frame, checked_fps, frames_from
 from picknet.video.live import Live
-from picknet.video.source import Source, is_binary_file, is_live, locate
+from picknet.video.source import Source, is_binary_file, is_http, is_live, locate
 
 SceneRule = Callable[[Frame], bool]
 """Called with every frame in turn: whether a new scene begins with it."""
@@ -155,7 +155,8 @@ class EndlessSource(BadSetting):
 
 def check_finite(source: Source | Live) -> None:
     """Refuse cameras, pipes and network streams."""
-    if source.is_live if isinstance(source, Live) else is_live(source):
+    # Of an http(s) address, `Video` finds out whether it is finite.
+    if source.is_live if isinstance(source, Live) else is_live(source) and not is_http(source):
         raise EndlessSource(f"{source_name(source)}: a live source, which may have no end; `stream` describes those")
 
 

@@ -144,11 +144,9 @@ def test_a_folder_that_cannot_be_written_is_not_an_error(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full stands for a full disk")
 def test_a_full_disk_is_not_an_error(place: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import tempfile
-
     place.mkdir()
     (place / "full").symlink_to("/dev/full")
-    monkeypatch.setattr(tempfile, "mkstemp", lambda **_: (os.open("/dev/null", os.O_RDONLY), str(place / "full")))
+    monkeypatch.setattr("picknet.files._new_file", lambda target: place / "full")
     assert features(model_folder).shape[0] == 1
     assert list(place.iterdir()) == []
 

@@ -131,9 +131,10 @@ def test_an_impossible_budget_is_refused(budget):
 # --- Pictures from a budget -------------------------------------------------------------------------------------------
 
 
-def test_a_budget_needs_no_model_and_starts_with_the_very_first_frame(tmp_path):
+def test_a_budget_needs_no_model_and_starts_with_the_very_first_frame(tmp_path, monkeypatch):
+    monkeypatch.setattr("picknet.captioner.load", lambda *_: pytest.fail("a model was loaded"))
     video = write_clip(tmp_path / "clip.mp4", num_frames=50)
-    frames = pick(video, budget=4, exact=True, model=tmp_path / "there is none")
+    frames = pick(video, budget=4, exact=True)
     assert len(frames) == 4
     assert (number_of(np.asarray(frames[0])), frames[0].seconds) == (0, 0.0)
 
@@ -153,7 +154,7 @@ def test_exact_budgets_up_to_the_number_of_frames_are_possible(tmp_path):
         (["--budget", "0"], "--budget 0: 1 to 1,000 frames are possible"),
         (["--budget", "-1"], "--budget -1: 1 to 1,000 frames are possible"),
         (["--budget", "10000"], "--budget 10000: 1 to 1,000 frames are possible"),
-        (["--exact"], "--exact needs a --budget to keep to"),
+        (["--exact"], "--exact needs a --budget, and no --picker beside it"),
     ],
 )
 def test_an_impossible_budget_is_a_usage_error(options, message, tmp_path, capsys):

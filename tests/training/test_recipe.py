@@ -316,7 +316,7 @@ def test_clips_and_pictures_of_several_data_sets_are_trained_on_together(from_pi
 
 
 def test_no_validation_split_at_all_is_an_error(mixed, tmp_path):
-    with pytest.raises(BadData, match="to tell the val split of flickr8k"):
+    with pytest.raises(BadData, match="for the val split of flickr8k"):
         train(FROM_PIXELS, data=mixed[1:], out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -204,7 +204,7 @@ def check_numbers(names: Sequence[PickerName], k: int | None, change: float | No
 
 def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     """The videos that files, folders, patterns and addresses stand for, and a message for each that stands for none."""
-    from picknet.video.source import TRANSPORT_SUFFIXES, VIDEO_SUFFIXES, is_live, is_video_file, without_password
+    from picknet.video.source import TRANSPORT_SUFFIXES, VIDEO_SUFFIXES, is_http, is_video_file, without_password
 
     suffixes = ", ".join(sorted(VIDEO_SUFFIXES | TRANSPORT_SUFFIXES))
 
@@ -214,11 +214,11 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
         # A name that exists is not a pattern, whatever brackets are in it.
         matches = [argument] if exists(argument) else _matching(argument)
         if not matches and "://" in argument:
-            if is_live(argument):
+            if is_http(argument):
+                videos.append(argument)
+            else:
                 name = without_password(argument)
                 problems.append(f"{name}: a live source, which may have no end; use picknet stream")
-            else:
-                videos.append(argument)
         elif not matches:
             wrong = "no file matches this pattern" if glob.has_magic(argument) else "no such file or folder"
             problems.append(f"{argument or repr(argument)}: {wrong}")

@@ -217,7 +217,8 @@ class _Captioning:
     def __call__(self, task: tuple[Source, Path | None]) -> "tuple[Caption, list[Thumbnail], Path | None]":
         """A video and where its sheet goes -> the caption, and what the sheet is made of"""
         video, sheet_path = task
-        kept = _WithThumbnails(self.picker) if sheet_path else None
+        num_frames = self.frames or self.captioner.config.video.num_frames
+        kept = _WithThumbnails(self.picker, num_frames) if sheet_path else None
         caption = self.captioner.caption(
             video, picker=kept or self.picker, beam=self.beam, num_frames=self.frames, candidates=self.candidates
         )
@@ -244,16 +245,20 @@ class _Captioning:
 class _WithThumbnails:
     """A picker that keeps a small copy of every frame on its way to another picker."""
 
-    def __init__(self, picker: "Picker") -> None:
+    def __init__(self, picker: "Picker", num_frames: int) -> None:
         self.picker = picker
+        self._num_frames = num_frames
         self.thumbnails: list[Thumbnail] = []
 
     def pick(self, frames: Iterable["Frame"]) -> Iterator[tuple["Frame", "Pick"]]:
         from picknet.show.page import Thumbnail
+        from picknet.show.sheet import tile_side
 
         def keep(frame: "Frame") -> "Frame":
-            self.thumbnails.append(Thumbnail.of(frame))
+            self.thumbnails.append(Thumbnail.of(frame, max_side=max_side))
             return frame
+
+        max_side = tile_side(self._num_frames)
 
         return self.picker.pick(map(keep, frames))
 

@@ -107,10 +107,15 @@ def is_live(source: object) -> bool:
     if not isinstance(source, str | os.PathLike | int):
         return False
     location = locate(source)
-    if location.scheme in ("http", "https"):
+    if is_http(source):
         path = re.split("[?#]", location.url, maxsplit=1)[0]
         return PurePosixPath(path).suffix.lower() not in VIDEO_SUFFIXES
     return location.kind != "file"
+
+
+def is_http(source: object) -> bool:
+    """Whether the source is an http(s) address: only its server knows whether it has an end."""
+    return isinstance(source, str | os.PathLike) and locate(source).scheme in ("http", "https")
 
 
 def is_binary_file(source: object) -> TypeGuard[BinaryIO]:
