@@ -217,8 +217,9 @@ class _Captioning:
     def __call__(self, task: tuple[Source, Path | None]) -> "tuple[Caption, list[Thumbnail], Path | None]":
         """A video and where its sheet goes -> the caption, and what the sheet is made of"""
         video, sheet_path = task
-        num_frames = self.frames or self.captioner.config.video.num_frames
-        kept = _WithThumbnails(self.picker, num_frames) if sheet_path else None
+        kept = None
+        if sheet_path:
+            kept = _WithThumbnails(self.picker, self.frames or self.captioner.config.video.num_frames)
         caption = self.captioner.caption(
             video, picker=kept or self.picker, beam=self.beam, num_frames=self.frames, candidates=self.candidates
         )

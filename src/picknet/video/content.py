@@ -14,7 +14,6 @@ import av
 from av.container import InputContainer
 
 from picknet.video.access import file_options, reader_options
-from picknet.video.download import download
 from picknet.video.source import UnreadableVideo, is_address, is_binary_file, locate
 
 _PLAYLIST_STARTS = (b"#EXTM3U", b"ffconcat")
@@ -95,6 +94,8 @@ def content_of(source: object, *, timeout: float) -> Content:
     if isinstance(source, int) or is_address(source):
         location = locate(source)
         if location.scheme in ("http", "https"):
+            from picknet.video.download import download  # Python's HTTP stack takes 30 ms to import
+
             return _Download(location.name, download(location.url, timeout=timeout))
         raise UnreadableVideo(f"{location.name}: not a finite file; `stream` describes cameras and streams")
     path = Path(source)
