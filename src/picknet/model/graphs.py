@@ -114,7 +114,9 @@ class Graph:
         if entry:
             exported = io.BytesIO()
             compiled.export_model(exported)
-            cache.write(entry, exported.getbuffer())
+            # Released at once: in Python 3.12, garbage collection of a BytesIO that still has a view may crash.
+            with exported.getbuffer() as content:
+                cache.write(entry, content)
         return compiled
 
     def _fingerprint(self, settings: Mapping[str, str]) -> str:
