@@ -23,7 +23,8 @@ from footage import make
 from timing import alternate, parser, ratio, save, times
 
 import picknet
-from picknet.captioner import Captioner, find_model
+from picknet.captioner import Captioner
+from picknet.model.folder import find_model
 from picknet.picking.picker import Picker
 from picknet.picking.plain import AllPicker, CoinPicker, KMeansPicker, UniformPicker
 from picknet.video.file import Video

@@ -20,9 +20,9 @@ from clips import number_of, write_audio, write_clip
 from decoders import table_decoder
 
 import picknet
-from picknet import captioner as captioner_module
 from picknet.captioner import NothingToCaption, load, pick
 from picknet.config import BadConfig
+from picknet.model import folder as folder_module
 from picknet.model import sentences as sentences_module
 from picknet.model.confidence import BadCalibration, Confidence
 from picknet.model.folder import BadModel
@@ -261,7 +261,7 @@ def test_a_sentence_begins_with_its_style(attending_folder, frames, beam, monkey
     for captioner in (plain, styled):
         sentences = [captioner.describe(state, beam=beam), *captioner.describe_all(state, beam=beam)]
         assert sentences[0].text == sentences[1].text
-        captioner.writer.candidates(state, count=2, beam=beam)
+        captioner.describer.writer.candidates(state, count=2, beam=beam)
     assert begun == [BOS] * 4 + [plain.runtime.vocabulary.styles["msrvtt"]] * 4
     # What is said of the same picks is another sentence, or as likely as another would be.
     assert plain.describe(state).log_probability != styled.describe(state).log_probability
@@ -272,10 +272,10 @@ def test_confidence_is_given_only_for_the_style_it_was_calibrated_for_and_the_no
     card = json.loads((folder / "card.json").read_text())
     (folder / "card.json").write_text(json.dumps(card | {"confidence": {"bias": 0.0, "slope": 1.0}}))
     calibrated, styled, plain = load(folder), load(folder, style="msrvtt"), load(attending_folder)
-    assert (calibrated.confidence is not None, calibrated.confidence_note) == (True, None)
-    assert styled.confidence is None
+    assert (calibrated.describer.confidence is not None, calibrated.confidence_note) == (True, None)
+    assert styled.describer.confidence is None
     assert styled.confidence_note.endswith("is calibrated for its own style, not for msrvtt")
-    assert plain.confidence is None
+    assert plain.describer.confidence is None
     assert plain.confidence_note.endswith("is not calibrated (`picknet calibrate` does it)")
 
 
@@ -320,7 +320,7 @@ def test_each_candidate_has_a_word_that_no_better_one_has(captioner, monkeypatch
     monkeypatch.setattr(captioner.runtime, "decode", lambda words, video, states: step(words, states))
     expected = [("a man is playing", 0.294), ("a man is running", 0.196), ("a woman is playing", 0.126)]
     for count in (1, 2, 3, 4, 50):
-        candidates = captioner.writer.candidates(captioner.runtime.start(), count=count, beam=2)
+        candidates = captioner.describer.writer.candidates(captioner.runtime.start(), count=count, beam=2)
         assert [one.text for one in candidates] == [text for text, _ in expected[:count]]
         assert [one.probability for one in candidates] == pytest.approx([known for _, known in expected[:count]])
 
@@ -328,7 +328,7 @@ def test_each_candidate_has_a_word_that_no_better_one_has(captioner, monkeypatch
 def test_a_candidates_probability_is_that_of_exactly_its_words(captioner, frames):
     runtime = captioner.runtime
     state = runtime.encode(runtime.features(frames[0].pixels(captioner.config.model.image_size)[None]), runtime.start())
-    for sentence in captioner.writer.candidates(state, count=4, beam=2):
+    for sentence in captioner.describer.writer.candidates(state, count=4, beam=2):
         written, total = np.zeros_like(state.h), 0.0
         for word, following in itertools.pairwise([BOS, *runtime.vocabulary.encode(sentence.text.split()), EOS]):
             log_probabilities, written = runtime.decode(np.array([word]), state, written)
@@ -369,7 +369,7 @@ def test_many_videos_are_described_with_the_beam_asked_for(captioner, beam):
 
 def test_only_a_calibrated_model_gives_a_confidence(captioner, frames, monkeypatch):
     assert captioner.caption(frames[:1]).confidence is None
-    monkeypatch.setattr(captioner, "confidence", Confidence(bias=3.0, slope=2.0))
+    monkeypatch.setattr(captioner.describer, "confidence", Confidence(bias=3.0, slope=2.0))
     caption = captioner.caption(frames[:1], candidates=2)
     mean = caption.log_probability / (len(caption.text.split()) + 1)
     assert caption.confidence == pytest.approx(1 / (1 + math.exp(-3 - 2 * mean)))
@@ -378,7 +378,7 @@ def test_only_a_calibrated_model_gives_a_confidence(captioner, frames, monkeypat
 def test_the_confidence_is_read_from_the_models_card(model_folder, tmp_path):
     folder = shutil.copytree(model_folder, tmp_path / "model")
     (folder / "card.json").write_text('{"confidence": {"bias": 1, "slope": 2.5, "clips": 99}}')
-    assert load(folder).confidence == Confidence(1.0, 2.5)
+    assert load(folder).describer.confidence == Confidence(1.0, 2.5)
     (folder / "card.json").write_text('{"confidence": {"bias": 1}}')
     with pytest.raises(BadCalibration, match=r"card.json: confidence needs two numbers, bias and slope; take it out"):
         load(folder)
@@ -424,7 +424,7 @@ def test_a_model_is_found_by_folder_by_run_and_by_name(model_folder, tmp_path, m
     assert load(run).name == str(run)
     (tmp_path / "shipped").mkdir()
     (tmp_path / "shipped" / "msvd").symlink_to(model_folder, target_is_directory=True)
-    monkeypatch.setattr(captioner_module, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(folder_module, "SHIPPED", tmp_path / "shipped")
     assert load("msvd").name == "msvd"
     assert load().name == "msvd"
     with pytest.raises(BadModel, match=r"^mvsd: no such model; possible are msvd, a model folder, or a run folder"):
@@ -432,7 +432,7 @@ def test_a_model_is_found_by_folder_by_run_and_by_name(model_folder, tmp_path, m
 
 
 def test_a_package_without_its_default_model_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(captioner_module, "SHIPPED", tmp_path)
+    monkeypatch.setattr(folder_module, "SHIPPED", tmp_path)
     with pytest.raises(BadModel, match="the default model is not in this installation; name a model folder"):
         load()
 
@@ -576,7 +576,7 @@ def test_candidates_fall_in_probability_below_the_caption(captioner, monkeypatch
         num_words=len(captioner.runtime.vocabulary),
     )
     monkeypatch.setattr(captioner.runtime, "decode", lambda words, video, states: step(words, states))
-    found = captioner.writer.candidates(captioner.runtime.start(), count=4, beam=4)
+    found = captioner.describer.writer.candidates(captioner.runtime.start(), count=4, beam=4)
     assert [sentence.text for sentence in found] == ["a man playing", "a woman", "a cat is running"]
     assert [sentence.probability for sentence in found] == pytest.approx([0.2277, 0.165, 0.1615])
 

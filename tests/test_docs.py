@@ -16,9 +16,10 @@ import pytest
 import typer
 
 import picknet
-from picknet.captioner import DEFAULT_MODEL, SHIPPED, load
+from picknet.captioner import load
 from picknet.cli import app, main
 from picknet.config import BadConfig, Config, load_config, parse_config
+from picknet.model.folder import DEFAULT_MODEL, SHIPPED
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 import picknet
-from picknet.captioner import DEFAULT_MODEL, SHIPPED
+from picknet.model.folder import DEFAULT_MODEL, SHIPPED
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SAMPLE = Path(__file__).resolve().parents[1] / "samples" / "cockatoo.mp4"

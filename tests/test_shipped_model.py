@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import picknet
-from picknet.captioner import DEFAULT_MODEL, SHIPPED
+from picknet.model.folder import DEFAULT_MODEL, SHIPPED
 from picknet.training.export import load_network
 from picknet.video.file import Video
 

@@ -161,7 +161,7 @@ def literal(captioner, monkeypatch):
     def write(memory, *, beam, count=1):
         return (Sentence(memory.state().h.tobytes().hex(), -1.0),)
 
-    monkeypatch.setattr(captioner.writer, "write", write)
+    monkeypatch.setattr(captioner.describer.writer, "write", write)
     return captioner
 
 

@@ -7,27 +7,22 @@ of every scene. What is carried along is one glance and one memory, however long
 import dataclasses
 import math
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from picknet.config import VideoConfig
+from picknet.describer import Describer
 from picknet.errors import BadSetting, PicknetError
-from picknet.model.confidence import Confidence
-from picknet.model.folder import BadModel
-from picknet.model.memory import SceneMemory
+from picknet.model.folder import BadModel, find_model
 from picknet.model.runtime import EncoderState, Runtime
-from picknet.model.sentences import Sentence, SentenceWriter
+from picknet.model.sentences import Sentence
 from picknet.picking.learned import learned_picker
-from picknet.picking.picker import Pick, Picker, is_random, looks_ahead
-from picknet.picking.scenes import SceneWatch
-from picknet.results import Caption, Description, Picked, Segment, Update
-from picknet.text import BOS
+from picknet.picking.picker import Picker, is_random, looks_ahead
+from picknet.results import Caption, Picked, Segment, Update
 from picknet.timeline import segments
 from picknet.video.frame import GLANCE_SIZE, Frame
 from picknet.video.live import Live
@@ -36,7 +31,6 @@ from picknet.walk import (
     EndlessSource,
     OnFrame,
     SceneRule,
-    Walk,
     by_time,
     check_finite,
     checked_num_frames,
@@ -52,8 +46,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-SHIPPED = Path(__file__).parent / "models"
-DEFAULT_MODEL = "msvd"
 MAX_CANDIDATES = 50
 
 
@@ -68,21 +60,13 @@ class Captioner:
         self.runtime = runtime
         self.name = name
         self.config = runtime.config
-        styles = runtime.vocabulary.styles
-        if style and style not in styles:
-            possible = ", ".join(styles) or "none but its own"
-            raise BadSetting(f"style is {style!r}, which the model {name} does not know; it knows: {possible}")
-        self.confidence = Confidence.from_card(runtime.card, runtime.folder / "card.json")
-        """Calibrated for captions in the model's own style; None otherwise."""
-        self.confidence_note: str | None = None
-        """Why captions have no confidence, for people; None where they have one."""
-        if self.confidence is None:
-            self.confidence_note = f"no confidence: the model {name} is not calibrated (`picknet calibrate` does it)"
-        elif style:
-            self.confidence = None
-            self.confidence_note = f"no confidence: the model {name} is calibrated for its own style, not for {style}"
         self.picker = learned_picker(runtime.policy, runtime.config.model, looks=runtime.policy_looks)
-        self.writer = SentenceWriter(runtime, first_word=styles[style] if style else BOS)
+        self.describer = Describer(runtime, model=name, style=style)
+
+    @property
+    def confidence_note(self) -> str | None:
+        """Why captions have no confidence, for people; None where they have one."""
+        return self.describer.confidence_note
 
     def caption(
         self,
@@ -165,7 +149,7 @@ class Captioner:
             )
         if not isinstance(source, Live):
             source = Live(source, fps=fps, realtime=realtime, timeout=timeout, retries=retries)
-        return self._updates(source, picker or self.picker, beam, new_scene)
+        return self.describer.updates(source, picker or self.picker, beam=beam, new_scene=new_scene)
 
     def timeline(
         self, source: Source, *, fps: float = 2.0, picker: Picker | None = None, beam: int | None = None
@@ -184,7 +168,7 @@ class Captioner:
         def read() -> Iterator[Segment]:
             with open_source(source, sampling, picker or self.picker, fps=fps) as walk:
                 self.runtime.compile_ahead()
-                yield from segments(walk, partial(self._describe, beam=beam), step=1 / fps, model=self.name)
+                yield from segments(walk, partial(self.describer.describe, beam=beam), step=1 / fps, model=self.name)
 
         return read()
 
@@ -243,13 +227,13 @@ class Captioner:
 
     def describe(self, state: EncoderState, *, beam: int | None = None) -> Sentence:
         """The sentence for one video's memory (1, state)."""
-        return self.writer.candidates(state, beam=self._checked_beam(beam))[0]
+        return self.describer.writer.candidates(state, beam=self._checked_beam(beam))[0]
 
     def describe_all(self, state: EncoderState, *, beam: int | None = None) -> list[Sentence]:
         """The sentence for each of n videos' memories (n, state); with a beam of 1 all at once, which is faster."""
         if (beam := self._checked_beam(beam)) > 1:
             return [self.describe(state.of(np.array([row])), beam=beam) for row in range(len(state.h))]
-        return self.writer.greedy(state)
+        return self.describer.writer.greedy(state)
 
     def _caption(
         self, source: Source, settings: "_Settings", on_frame: OnFrame = lambda seconds: None
@@ -257,7 +241,7 @@ class Captioner:
         count = settings.num_frames
         with open_source(source, evenly(count), settings.picker, array_samples=count, on_frame=on_frame) as walk:
             self.runtime.compile_ahead()
-            described = self._describe(walk.picks(), beam=settings.beam, count=settings.candidates)
+            described = self.describer.describe(walk.picks(), beam=settings.beam, count=settings.candidates)
             damage = walk.damage
         if described is None:
             raise NothingToCaption(f"{walk.name}: there is no frame to caption")
@@ -275,70 +259,6 @@ class Captioner:
             walk.seconds,
             described.num_scenes,
         )
-
-    def _describe(
-        self, picked: Iterable[tuple[Frame, Pick]], *, beam: int, count: int = 1
-    ) -> Description | None:
-        """What the picked frames show together; None where nothing is picked."""
-        memory, is_cut = SceneMemory(self.runtime), SceneWatch(patience=1)
-        picks, num_scenes = [], 1
-        for frame, pick in picked:
-            memory.add(frame)
-            picks.append(pick)
-            num_scenes += is_cut(frame)
-        if not picks:
-            return None
-        sentences = self.writer.write(memory, beam=beam, count=count)
-        return Description(tuple(picks), sentences, self._confidence(sentences[0]), num_scenes)
-
-    def _updates(
-        self, live: Live, picker: Picker, beam: int, new_scene: SceneRule | None
-    ) -> Iterator[Update]:
-        if live.is_live:
-            self._warm_up(beam)
-        max_picks = math.inf if new_scene else self.config.video.num_frames
-        text, num_picks = None, 0
-        with live:
-            walk = Walk(live.name, live, picker, live)
-            for scene, frames in enumerate(walk.scenes(new_scene or SceneWatch())):
-                memory = SceneMemory(self.runtime)
-                picks: deque[Pick] = deque(maxlen=self.config.video.num_frames)
-                for place, (frame, pick) in enumerate(walk.picks(frames), start=1):
-                    memory.add(frame)
-                    picks.append(pick)
-                    num_picks += 1
-                    if place == max_picks:
-                        walk.scene += 1  # begins with the next frame
-                    previous, sentence = text, self.writer.write(memory, beam=beam)[0]
-                    text = sentence.text
-                    yield Update(
-                        pick.seconds,
-                        text,
-                        text != previous,
-                        tuple(picks),
-                        walk.frames_seen,
-                        num_picks,
-                        self._confidence(sentence),
-                        scene,
-                        live.lag,
-                        live.damage,
-                        live.name,
-                        self.name,
-                    )
-
-    def _confidence(self, sentence: Sentence) -> float | None:
-        return self.confidence.of(sentence.text, sentence.log_probability) if self.confidence else None
-
-    def _warm_up(self, beam: int) -> None:
-        """Run every graph once: compiling takes a second, in which a live source would lose frames."""
-        size = self.config.model.image_size
-        blank = Frame.from_pixels(np.zeros((size, size, 3), np.uint8), index=0, seconds=0.0)
-        self.runtime.policy(blank.glance()[None], blank.glance()[None], np.zeros(1, np.float32))
-        memory = SceneMemory(self.runtime)
-        memory.add(blank)
-        self.writer.candidates(memory.state(), beam=beam)
-        if self.runtime.computes_in_f16:
-            memory.exact_state()
 
     def _settings(
         self, picker: Picker | None, beam: int | None, num_frames: int | None, candidates: int
@@ -375,24 +295,6 @@ def load(model: str | os.PathLike[str] | None = None, *, style: str | None = Non
             f"{folder / 'policy.onnx'}: takes glances of {runtime.glance_size} pixels where {GLANCE_SIZE} were expected"
         )
     return Captioner(runtime, name=name, style=style)
-
-
-def find_model(model: str | os.PathLike[str] | None) -> tuple[str, Path]:
-    """The model's name, and its folder."""
-    shipped = sorted(folder.name for folder in SHIPPED.iterdir() if folder.is_dir()) if SHIPPED.is_dir() else []
-    if model is None:
-        model = DEFAULT_MODEL
-        if model not in shipped:
-            raise BadModel(f"{SHIPPED / model}: the default model is not in this installation; name a model folder")
-    if model in shipped:
-        return str(model), SHIPPED / model
-    folder = Path(model)
-    if not folder.exists():
-        raise BadModel(
-            f"{folder}: no such model; possible are "
-            f"{', '.join([*shipped, 'a model folder'])}, or a run folder with a model in it"
-        )
-    return str(folder), folder / "model" if (folder / "model").is_dir() else folder
 
 
 def pick(

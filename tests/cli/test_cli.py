@@ -81,7 +81,7 @@ def test_help_answers_at_once_and_loads_nothing_heavy() -> None:
 
 def test_help_has_a_heading_for_every_kind_of_option_and_command(picknet: Picknet) -> None:
     headings = [line for line in picknet("--help").out.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert headings == ["Options:", "Describe videos:", "Train models:", "Measure models:"]
+    assert headings == ["Options:", "Describe videos:", "Models:", "Measure models:"]
     code, out, _ = picknet("caption", "-h")
     assert code == 0
     assert out.startswith("Usage: picknet caption [OPTIONS] VIDEO...\n")

@@ -30,6 +30,8 @@ def test_pick_writes_full_size_frames_with_their_times_and_an_index(picknet: Pic
         "video": str(video),
         "picker": "uniform",
         "frames_seen": 30,
+        "damage": None,
+        "num_picks": 2,
         "picks": [
             {"file": names[0], "index": 7, "seconds": 0.28, "probability": None, "frame_number": 7, **size},
             {"file": names[1], "index": 22, "seconds": 0.88, "probability": None, "frame_number": 22, **size},

@@ -108,7 +108,7 @@ def test_the_training_commands_of_a_document_run_in_order(
     code = run("train", "configs/msvd.toml", "--data", "MYCLIPS", "--dataset", "folder", "--out", "runs/shipped")
     assert code == 0, capsys.readouterr().err
     shutil.copytree("runs/shipped/model", "shipped/msvd")
-    monkeypatch.setattr("picknet.captioner.SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr("picknet.model.folder.SHIPPED", tmp_path / "shipped")
 
     commands = training_commands(document)
     assert len(commands) >= 2

@@ -42,7 +42,7 @@ app = typer.Typer(
 )
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Describe videos": (caption, timeline, stream, pick),
-    "Train models": (info, train, export, report),
+    "Models": (info, train, export, report),
     "Measure models": (evaluate, compare, calibrate),
 }
 for _heading, _commands in COMMANDS.items():

@@ -165,7 +165,8 @@ def _caption_all(
     table: "_Table",
 ) -> int:
     """Caption the videos and write the results; the number of videos that failed."""
-    from picknet.captioner import NothingToCaption, find_model
+    from picknet.captioner import NothingToCaption
+    from picknet.model.folder import find_model
     from picknet.video.file import UnreadableVideo
     from picknet.workers import LostProcess, TaskTimeout, in_order
 

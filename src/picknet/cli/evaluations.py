@@ -38,7 +38,7 @@ from picknet.cli.arguments import (
     chosen_picker,
 )
 from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened
-from picknet.cli.terminal import many, progress, say
+from picknet.cli.terminal import many, note, progress
 
 if TYPE_CHECKING:
     from picknet.data.split import Missing
@@ -142,7 +142,7 @@ def evaluate(
                     on_clip=lambda clip: advance(),
                 )
             for warning in warned:
-                say(str(warning.message))
+                note(str(warning.message))
             rows.append(row)
     if captions:
         _write_captions(rows, captions)
@@ -203,8 +203,8 @@ def _strip(example: "Example", *, frames: int) -> "Strip":
     indices = {pick.index for pick in example.caption.picks}
     with Video(example.clip.path) as video:
         thumbnails = [Thumbnail.of(frame) for frame in video.sample_evenly(count=frames) if frame.index in indices]
-    note = f"{example.clip.name} · CIDEr {example.cider:.0f}"
-    return Strip(thumbnails, example.caption.text, example.reference, note)
+    facts = f"{example.clip.name} · CIDEr {example.cider:.0f}"
+    return Strip(thumbnails, example.caption.text, example.reference, facts)
 
 
 def _evaluation_text(rows: Sequence["Evaluation"], captions: Path | None) -> str:
@@ -399,7 +399,7 @@ def compare(
             on_clip=lambda clip: advance(),
         )
     for warning in warned:
-        say(str(warning.message))
+        note(str(warning.message))
     if out:
         words = ["--data", str(data), "--dataset", dataset, "--split", split]
         for number, name in enumerate(model or [""]):

@@ -188,9 +188,8 @@ def pick(
             damage = watch.live.damage if watch else result.damage
             if damage:
                 note(f"{video}: {damage}; picked from what could be read")
-            about: dict[str, Any] = {"video": video, "picker": picker.value if picker else "budget"}
-            about |= {"frames_seen": result.frames_seen} | ({"damage": damage} if damage else {})
-            printer.print(result, about, folder)
+            chosen_by = picker.value if picker else "budget"
+            printer.print(result, {**result.to_dict(), "video": video, "picker": chosen_by, "damage": damage}, folder)
     if num_failed or (watch and watch.code):
         raise typer.Exit((watch.code if watch else 0) or 1)
 
@@ -204,17 +203,16 @@ class _Printer:
         self._has_header = False
 
     def print(self, picked: "Picked", about: dict[str, Any], folder: Path | None) -> None:
-        """about: what index.json begins with."""
+        """about: the content of index.json, but for the files of the picks."""
         from picknet.show.frames import write_frames
 
         if folder and picked.frames:
             on_file = functools.partial(print, flush=True) if self._format is PickFormat.text else lambda _: None
             write_frames(picked.images(), folder, about=about, written=on_file, **self._options)
         if self._format in (PickFormat.json, PickFormat.jsonl, PickFormat.csv):
-            index = {**about, "picks": [pick.to_dict() for pick in picked.picks]}
             if folder and picked.frames:
-                index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-            self._print_index(index)
+                about = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+            self._print_index(about)
         elif self._format is not PickFormat.text:
             self._print_images(about["video"], picked.images())
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from picknet.cli.arguments import BadUsage, DatasetName
+from picknet.cli.arguments import BadUsage, DatasetName, Quiet
 from picknet.cli.terminal import many, note, progress_bars, shows_progress
 from picknet.errors import PicknetError
 from picknet.training.progress import TrainingProgress
@@ -41,7 +41,9 @@ def report(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN", help="Run folders. Runs that differ only in the seed are averaged.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder to write report.md and the training curves to.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to write report.md and the training curves to.")
+    ],
 ) -> None:
     """Summarise training runs: the gain of each stage, curves, training time."""
     from picknet.study import report
@@ -58,7 +60,10 @@ def train(
             help="A data folder. Repeat it for several, each with the name of its data set, such as coco=DIR.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Run folder to create. The trained model is written to its model/.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", metavar="DIR", help="Run folder to create. The model is written to its model/."),
+    ],
     config: Annotated[
         Path | None, typer.Argument(metavar="CONFIG.toml", help="Settings file, such as configs/msvd.toml.")
     ] = None,
@@ -94,6 +99,7 @@ def train(
     cache: Annotated[
         Path | None, typer.Option(help="Folder for decoded frames and features. Default: beside the run folder.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train a model in the paper's three stages, or fine-tune one."""
     from picknet.data.split import data_folders

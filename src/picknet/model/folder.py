@@ -19,6 +19,9 @@ from picknet.config import BadConfig, Config, load_config
 from picknet.errors import PicknetError
 from picknet.text import Vocabulary
 
+SHIPPED = Path(__file__).parents[1] / "models"
+"""The models in the package, a folder each."""
+DEFAULT_MODEL = "msvd"
 WEIGHTS = "weights.safetensors"
 GRAPHS = ("cnn", "policy", "encoder", "decoder")
 PARTS = ("config.toml", "words.txt", "card.json", WEIGHTS, *(f"{graph}.onnx" for graph in GRAPHS))
@@ -30,6 +33,24 @@ _ITEM_BYTES = {"F16": 2, "F32": 4}
 
 class BadModel(PicknetError):
     """A model folder that cannot be used."""
+
+
+def find_model(model: str | os.PathLike[str] | None) -> tuple[str, Path]:
+    """The model's name, and its folder."""
+    shipped = sorted(folder.name for folder in SHIPPED.iterdir() if folder.is_dir()) if SHIPPED.is_dir() else []
+    if model is None:
+        model = DEFAULT_MODEL
+        if model not in shipped:
+            raise BadModel(f"{SHIPPED / model}: the default model is not in this installation; name a model folder")
+    if model in shipped:
+        return str(model), SHIPPED / model
+    folder = Path(model)
+    if not folder.exists():
+        raise BadModel(
+            f"{folder}: no such model; possible are "
+            f"{', '.join([*shipped, 'a model folder'])}, or a run folder with a model in it"
+        )
+    return str(folder), folder / "model" if (folder / "model").is_dir() else folder
 
 
 class TensorSpan(NamedTuple):

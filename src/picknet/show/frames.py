@@ -113,7 +113,7 @@ def write_frames(
 
     An error or Ctrl-C leaves the files written so far, all complete, and an index of them.
 
-    about: facts that the index begins with. written: called with the path of each file.
+    about: the other facts of the index. written: called with the path of each file.
     """
     folder = Path(folder)
     rows: list[dict[str, Any]] = []
@@ -134,7 +134,7 @@ def write_frames(
 
 
 def _write_index(folder: Path, about: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:
-    write_text(folder / "index.json", json.dumps({**about, "picks": rows}, indent=2) + "\n")
+    write_text(folder / "index.json", json.dumps({**about, "num_picks": len(rows), "picks": rows}, indent=2) + "\n")
 
 
 def _time_in_name(seconds: float) -> str:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from picknet.captioner import find_model
 from picknet.config import STAGES, BadConfig, Config, Stage, load_config
 from picknet.data.split import DataFolder, data_folders
+from picknet.model.folder import find_model
 from picknet.training.folds import Fold
 from picknet.training.runs import checkpoint
 
