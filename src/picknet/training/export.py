@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from picknet.config import Config, ModelConfig, load_config, to_toml
 from picknet.files import UnwritableFile, write_text, written_whole
-from picknet.model.folder import WEIGHTS, BadModel
+from picknet.model.folder import WEIGHTS, BadModel, tensor_spans
 from picknet.text import Vocabulary
 from picknet.training.network import LSTMState, Network, StridePickNet
 from picknet.video.frame import GLANCE_SIZE
@@ -264,22 +264,20 @@ def _point_into(model: Any, weights: Path) -> None:
     """Replace the weights of an ONNX model by references into a safetensors file; 16-bit weights are cast to 32."""
     import onnx
 
-    with weights.open("rb") as file:
-        header_size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(header_size))
+    spans = tensor_spans(weights)
     widenings = []
     for initializer in model.graph.initializer:
-        stored = header.get(initializer.name)
-        if stored is None:
+        name = initializer.name
+        span = spans.get(name)
+        if span is None:
             continue
-        name, (begin, end) = initializer.name, stored["data_offsets"]
-        half = stored["dtype"] == "F16"
+        half = span.dtype == "F16"
         initializer.Clear()
         initializer.name = f"{name}.half" if half else name
-        initializer.dims.extend(stored["shape"])
+        initializer.dims.extend(span.shape)
         initializer.data_type = onnx.TensorProto.FLOAT16 if half else onnx.TensorProto.FLOAT
         initializer.data_location = onnx.TensorProto.EXTERNAL
-        for key, value in (("location", weights.name), ("offset", 8 + header_size + begin), ("length", end - begin)):
+        for key, value in (("location", weights.name), ("offset", span.offset), ("length", span.num_bytes)):
             entry = initializer.external_data.add()
             entry.key, entry.value = key, str(value)
         if half:
