@@ -10,7 +10,7 @@ import pytest
 
 from picknet.video.file import UnreadableVideo
 from picknet.video.live import Live
-from picknet.video.source import UnreachableSource, is_address, is_live, locate, without_password
+from picknet.video.source import UnreachableSource, is_address, is_http, is_live, locate, without_password
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,9 @@ from picknet.video.source import UnreachableSource, is_address, is_live, locate,
         ("rtsp://cam/1", "network"),
         ("HTTPS://host/live.m3u8", "network"),
         ("udp://@:5000", "network"),
+        ("file,tcp://host/a.mp4", "file"),
+        ("://host/a.mp4", "file"),
+        ("clips/http://host/a.mp4", "file"),
     ],
 )
 def test_a_source_is_classified_by_its_name(source, kind):
@@ -75,6 +78,12 @@ def test_an_existing_file_is_no_address(tmp_path, monkeypatch):
     (tmp_path / "http:" / "host" / "clip.mp4").touch()
     assert not is_address("http://host/clip.mp4")
     assert is_address("http://host/other.mp4")
+
+
+def test_a_file_named_like_a_scheme_is_no_address():
+    assert not is_http("http")
+    assert not is_live("https")
+    assert is_http("HTTP://host/a.mp4")
 
 
 @pytest.mark.parametrize(

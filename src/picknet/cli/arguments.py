@@ -204,7 +204,7 @@ def check_numbers(names: Sequence[PickerName], k: int | None, change: float | No
 
 def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     """The videos that files, folders, patterns and addresses stand for, and a message for each that stands for none."""
-    from picknet.video.source import TRANSPORT_SUFFIXES, VIDEO_SUFFIXES, is_http, is_video_file, without_password
+    from picknet.video.source import TRANSPORT_SUFFIXES, VIDEO_SUFFIXES, is_address, is_http, is_video_file
 
     suffixes = ", ".join(sorted(VIDEO_SUFFIXES | TRANSPORT_SUFFIXES))
 
@@ -213,12 +213,11 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     for argument in arguments:
         # A name that exists is not a pattern, whatever brackets are in it.
         matches = [argument] if exists(argument) else _matching(argument)
-        if not matches and "://" in argument:
+        if not matches and is_address(argument):
             if is_http(argument):
                 videos.append(argument)
             else:
-                name = without_password(argument)
-                problems.append(f"{name}: a live source, which may have no end; use picknet stream")
+                problems.append(f"{display_name(argument)}: a live source, which may have no end; use picknet stream")
         elif not matches:
             wrong = "no file matches this pattern" if glob.has_magic(argument) else "no such file or folder"
             problems.append(f"{argument or repr(argument)}: {wrong}")
@@ -235,6 +234,13 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
             if not found:
                 problems.append(f"{match}: no video in this folder (looked for {suffixes})")
     return videos, problems
+
+
+def display_name(video: str) -> str:
+    """What results and messages call a video: an address without its password."""
+    from picknet.video.source import locate
+
+    return locate(video).name
 
 
 def exists(path: str) -> bool:

@@ -31,6 +31,7 @@ from picknet.cli.arguments import (
     Videos,
     check_numbers,
     chosen_picker,
+    display_name,
     find_videos,
     note_no_confidence,
     sheet_paths,
@@ -137,7 +138,7 @@ def _sources(arguments: Sequence[str]) -> Iterator[tuple[Sequence[Source], list[
     """The videos, their names, and a message for each argument that stands for none."""
     if "-" not in arguments:
         videos, problems = find_videos(arguments)
-        yield videos, videos, problems
+        yield videos, [display_name(video) for video in videos], problems
         return
     if len(arguments) > 1:
         raise BadUsage("-: standard input is one video, so it has to be the only one")
@@ -175,7 +176,7 @@ def _caption_all(
     if jobs == 1 and timeout is None:
         _ = captioning.picker  # an error in the model comes before the first result
     num_failed = num_films = 0
-    results = in_order(captioning, tasks, jobs=jobs, timeout=timeout, name=lambda task: str(task[0]))
+    results = in_order(captioning, tasks, jobs=jobs, timeout=timeout, name=lambda task: display_name(str(task[0])))
     with opened(out) as write, progress("captioning", len(names)) as on_video:
         write(table.header())
         for name, result in zip(names, results, strict=True):

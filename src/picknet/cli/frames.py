@@ -23,6 +23,7 @@ from picknet.cli.arguments import (
     Seed,
     check_numbers,
     chosen_picker,
+    display_name,
     find_videos,
     own_names,
 )
@@ -159,7 +160,8 @@ def pick(
 
     if out:
         check_folder(out)  # before a long video is read
-    folders = [out / name for name in own_names(found)] if out and len(found) > 1 else [out] * len(found)
+    names = [display_name(video) for video in found]
+    folders = [out / name for name in own_names(names)] if out and len(found) > 1 else [out] * len(found)
     chosen: Picker | None = None
     if picker or not budget:
         picker = picker or PickerName.picknet
@@ -170,7 +172,7 @@ def pick(
     printer = _Printer(format, image_format=image_format.value, max_side=max_side)
     num_failed = len(problems)
     with video_progress("picking", 0 if watch else len(found)) as progress:
-        for video, folder in zip(found, folders, strict=True):
+        for video, name, folder in zip(found, names, folders, strict=True):
             progress.begin(video)
             try:
                 result = picked(
@@ -187,9 +189,9 @@ def pick(
                 continue
             damage = watch.live.damage if watch else result.damage
             if damage:
-                note(f"{video}: {damage}; picked from what could be read")
+                note(f"{name}: {damage}; picked from what could be read")
             chosen_by = picker.value if picker else "budget"
-            printer.print(result, {**result.to_dict(), "video": video, "picker": chosen_by, "damage": damage}, folder)
+            printer.print(result, {**result.to_dict(), "video": name, "picker": chosen_by, "damage": damage}, folder)
     if num_failed or (watch and watch.code):
         raise typer.Exit((watch.code if watch else 0) or 1)
 

@@ -15,6 +15,7 @@ from picknet.cli.arguments import (
     Quiet,
     Style,
     Videos,
+    display_name,
     find_videos,
     note_no_confidence,
     own_names,
@@ -106,8 +107,9 @@ def timeline(
     --out collects the segments in FILE.part, which becomes FILE at the end of the film.
     """
     found, problems = find_videos(videos)
-    format, places = _places(out, format, found)
-    sheets = sheet_paths(sheet, found) if sheet else [None] * len(found)
+    names = [display_name(video) for video in found]
+    format, places = _places(out, format, names)
+    sheets = sheet_paths(sheet, names) if sheet else [None] * len(found)
     for problem in problems:
         say(problem)
     if not found:
@@ -125,18 +127,18 @@ def timeline(
     captioner = load(model, style=style)
     num_failed = len(problems)
     with video_progress("describing", len(found)) as progress:
-        for number, (video, place, path) in enumerate(zip(found, places, sheets, strict=True)):
+        for number, (video, name, place, path) in enumerate(zip(found, names, places, sheets, strict=True)):
             progress.begin(video)
-            board = Storyboard(path, title=Path(video).name) if path else None
+            board = Storyboard(path, title=Path(name).name) if path else None
             watcher = _Watcher(captioner.picker, progress.at, keep=board is not None)
             segments = _segments(captioner, video, watcher, board, fps=fps, beam=beam)
-            name = f"{shown(video)}: " if len(found) > 1 and not place and format is TimelineFormat.text else ""
+            prefix = f"{shown(name)}: " if len(found) > 1 and not place and format is TimelineFormat.text else ""
             try:
                 with opened(place) as write:
-                    for line, piece in enumerate(_pieces(format, segments, video=video, model=captioner.name)):
+                    for line, piece in enumerate(_pieces(format, segments, video=video, name=name, model=captioner.name)):
                         if format is TimelineFormat.csv and number and not place and not line:
                             continue  # the header stands once above all films
-                        write(name + piece)
+                        write(prefix + piece)
                 if place and not is_special(place):
                     print(place, flush=True)
             except UnreadableVideo as error:
@@ -146,20 +148,20 @@ def timeline(
         raise typer.Exit(1)
 
 
-def _pieces(format: TimelineFormat, segments: "Iterable[Segment]", *, video: str, model: str) -> Iterator[str]:
-    """The content of a timeline's file, piece by piece."""
+def _pieces(format: TimelineFormat, segments: "Iterable[Segment]", *, video: str, name: str, model: str) -> Iterator[str]:
+    """The content of a timeline's file, piece by piece. name: what it calls the video."""
     from picknet import timeline
 
     writers: dict[TimelineFormat, Callable[[], Iterator[str]]] = {
         TimelineFormat.text: lambda: timeline.as_text(segments),
-        TimelineFormat.json: lambda: timeline.as_json(segments, video=video, model=model),
+        TimelineFormat.json: lambda: timeline.as_json(segments, video=name, model=model),
         TimelineFormat.jsonl: lambda: timeline.as_jsonl(segments),
-        TimelineFormat.csv: lambda: timeline.as_csv(segments, video=video),
+        TimelineFormat.csv: lambda: timeline.as_csv(segments, video=name),
         TimelineFormat.srt: lambda: timeline.as_srt(segments),
         TimelineFormat.vtt: lambda: timeline.as_vtt(segments),
         TimelineFormat.scenes: lambda: timeline.as_scenes(segments, fps=_frame_rate(video)),
-        TimelineFormat.edl: lambda: timeline.as_edl(segments, fps=_frame_rate(video), video=video),
-        TimelineFormat.chapters: lambda: timeline.as_chapters(segments, title=Path(video).stem),
+        TimelineFormat.edl: lambda: timeline.as_edl(segments, fps=_frame_rate(video), video=name),
+        TimelineFormat.chapters: lambda: timeline.as_chapters(segments, title=Path(name).stem),
     }
     return writers[format]()
 
@@ -211,7 +213,7 @@ def _segments(
         if board:
             board.end()  # after Ctrl-C with the segments so far
     if damage:
-        note(f"{video}: {damage}; described what could be read")
+        note(f"{display_name(video)}: {damage}; described what could be read")
 
 
 class _Watcher:

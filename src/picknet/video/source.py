@@ -85,7 +85,7 @@ def locate(source: str | os.PathLike[str] | int) -> Location:
         return Location("pipe" if _is_pipe(text) else "file", text, text)
     if re.fullmatch(r"\d+", text):
         return _camera(int(text))
-    if "://" in text:
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
         scheme = text.partition(":")[0].lower()
         options = (_SHORT_ANALYSIS, *_OPTIONS.get(scheme, ()))
         return Location("network", without_password(text), text, options=options)
@@ -115,7 +115,10 @@ def is_live(source: object) -> bool:
 
 def is_http(source: object) -> bool:
     """Whether the source is an http(s) address: only its server knows whether it has an end."""
-    return isinstance(source, str | os.PathLike) and locate(source).scheme in ("http", "https")
+    if not isinstance(source, str | os.PathLike):
+        return False
+    location = locate(source)
+    return location.kind == "network" and location.scheme in ("http", "https")
 
 
 def is_binary_file(source: object) -> TypeGuard[BinaryIO]:
