@@ -376,3 +376,13 @@ def test_no_frame_is_decoded_for_a_progress_bar(
             progress.begin(str(clips / video))
             progress.at(0.4)
     assert "picking (videos)" in capsys.readouterr().err
+
+
+def test_a_failure_before_the_first_row_leaves_no_part(
+    picknet: Picknet, clips: Path, attending_folder: Path, tmp_path: Path
+) -> None:
+    options = ("--model", attending_folder, "--style", "coco", "--jobs", 2, "--out", tmp_path / "new.csv")
+    code, _, err = picknet("caption", clips, *options)
+    assert code == 1
+    assert "holds the results so far" not in err
+    assert list(tmp_path.iterdir()) == []

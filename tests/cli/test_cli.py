@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -137,6 +138,7 @@ def test_version_and_the_bare_command(picknet: Picknet) -> None:
         (["caption", "a.mp4", "--beam", "0"], "Invalid value for '--beam': "),
         (["caption", "a.mp4", "--candidates", "0"], "Invalid value for '--candidates': "),
         (["caption", "a.mp4", "--candidates", "51"], "Invalid value for '--candidates': "),
+        (["caption", "a.mp4", "--timeout", "inf"], "Invalid value for '--timeout': "),
         (["calibrate", "--data", "."], "Missing option '--model'"),
         (["caption", "a.mp4", "--picker", "best"], "Invalid value for '--picker': "),
         (["evaluate", "--data", ".", "--histograms", "h.pdf"], "--histograms h.pdf: a picture ends in .png, .svg"),
@@ -287,3 +289,11 @@ def test_the_bar_of_many_videos_is_on_standard_error_and_only_for_people(
     assert (code, out) == (0, f"{clips / 'cat.mp4'}: a cat\n{clips / 'dog.mkv'}: a cat\n")
     assert "captioning" in err
     assert "2/2" in err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_no_failure(model_folder: Path, closed: str) -> None:
+    command = shlex.join([sys.executable, "-m", "picknet", "info", str(model_folder)])
+    done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -46,6 +46,16 @@ def test_a_stream_is_in_its_file_at_once(tmp_path: Path) -> None:
         assert (tmp_path / "log.txt").read_text() == "a\n"
 
 
+def test_an_older_stream_is_kept_until_the_first_piece(tmp_path: Path) -> None:
+    out = tmp_path / "log.txt"
+    out.write_text("before")
+    with opened_live(out) as write:
+        assert out.read_text() == "before"
+        write("a\n")
+        write("b\n")
+    assert out.read_text() == "a\nb\n"
+
+
 def test_a_minus_is_standard_output_and_a_device_is_written_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     for out in (None, Path("-")):
         with opened(out) as write:

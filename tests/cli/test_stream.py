@@ -24,3 +24,11 @@ def test_a_stream_is_written_to_a_file_in_the_format_of_its_suffix(
     assert rows[0]["num_picks"] == "1"
     _, text, _ = picknet(*options)
     assert [line.split("  ", 1)[1] for line in text.splitlines()] == [update["caption"] for update in updates]
+
+
+def test_without_a_source_or_a_model_an_older_log_stays(picknet: Picknet, clips: Path, tmp_path: Path) -> None:
+    out = tmp_path / "log.csv"
+    out.write_text("before")
+    assert picknet("stream", tmp_path / "no.mp4", "--out", out).code == 1
+    assert picknet("stream", clips / "cat.mp4", "--model", tmp_path, "--out", out).code == 1
+    assert out.read_text() == "before"

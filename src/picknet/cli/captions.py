@@ -88,7 +88,7 @@ def caption(
     timeout: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", min=0.1, help="Give up on a video after this time.", show_default="never",
+            metavar="SECONDS", min=0.1, max=86400, help="Give up on a video after this time.", show_default="never",
             rich_help_panel=MANY_VIDEOS,
         ),
     ] = None,
@@ -178,23 +178,24 @@ def _caption_all(
     num_failed = num_films = 0
     results = in_order(captioning, tasks, jobs=jobs, timeout=timeout, name=lambda task: display_name(str(task[0])))
     with opened(out) as write, progress("captioning", len(names)) as on_video:
-        write(table.header())
+        header = table.header()  # written with the first row: a header alone is no result
         for name, result in zip(names, results, strict=True):
             if isinstance(result, UnreadableVideo | NothingToCaption | LostProcess | TaskTimeout):
                 say(str(result))
                 num_failed += 1
-                write(table.failure(name, result, model=model))
+                write(header + table.failure(name, result, model=model))
             elif isinstance(result, PicknetError):
                 raise result
             else:
                 caption, thumbnails, sheet_path = result
-                write(table.row(caption))
+                write(header + table.row(caption))
                 if caption.damage:
                     note(f"{caption.video}: {caption.damage}; captioned what could be read")
                 if sheet_path:
                     _write_sheet(sheet_path, thumbnails, caption)
                 if caption.num_scenes >= MANY_SCENES and (caption.seconds or 0) >= LONG_SECONDS:
                     num_films += 1
+            header = ""
             on_video()
     if num_films:
         which = f"{num_films:,} of {many(len(names), 'video')} show" if len(names) > 1 else "this video shows"

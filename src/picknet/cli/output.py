@@ -98,19 +98,28 @@ def opened(out: Path | None) -> Iterator[Callable[[str], object]]:
 
 @contextlib.contextmanager
 def opened_live(out: Path | None) -> Iterator[Callable[[str], object]]:
-    """The same for results without an end: each piece is in `out` itself at once."""
+    """The same for results without an end: each piece is in `out` itself at once.
+
+    An older file is emptied with the first piece, so that a source that cannot be read leaves it as it was.
+    """
     if out is None or str(out) == "-":
         yield lambda piece: print(piece, end="", flush=True)
         return
 
+    is_first = not is_special(out)
+
     def write(piece: str) -> None:
+        nonlocal is_first
         with _explained(out):
+            if is_first:
+                file.truncate(0)
+            is_first = False
             file.write(piece)
             file.flush()
 
     with _explained(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        file = out.open("w", encoding="utf-8", errors="surrogateescape", newline="")
+        file = out.open("a", encoding="utf-8", errors="surrogateescape", newline="")
     with file:
         yield write
 

@@ -106,7 +106,6 @@ def stream(
             note_no_confidence(style)
         num_picks = num_captions = 0
         try:
-            printer.begin()
             for update in captioner.stream(live, beam=beam):
                 num_picks, num_captions = update.num_picks, num_captions + update.changed
                 if update.changed or not only_changes:
@@ -124,14 +123,9 @@ class _Printer:
         self._format = format
         self._write = write
         self._rewrites = rewrites
+        self._has_header = False
         self._line = ""
         self._lock = threading.Lock()  # notes about the connection come from another thread
-
-    def begin(self) -> None:
-        if self._format is ResultFormat.csv:
-            from picknet.timeline import csv_row
-
-            self._write(csv_row(*CSV_COLUMNS))
 
     def print(self, update: "Update") -> None:
         from picknet.timecode import clock
@@ -142,7 +136,9 @@ class _Printer:
                 self._write(json.dumps(update.to_dict()) + "\n")
             elif self._format is ResultFormat.csv:
                 content = update.to_dict()
-                self._write(csv_row(*(content[name] for name in CSV_COLUMNS)))
+                header = "" if self._has_header else csv_row(*CSV_COLUMNS)
+                self._write(header + csv_row(*(content[name] for name in CSV_COLUMNS)))
+                self._has_header = True
             elif not self._rewrites:
                 self._write(f"{clock(update.seconds)}  {update.text}\n")
             else:

@@ -1,5 +1,6 @@
 """`picknet timeline`."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -126,19 +127,25 @@ def timeline(
         note_no_confidence(style)
     captioner = load(model, style=style)
     num_failed = len(problems)
+    has_header = False
     with video_progress("describing", len(found)) as progress:
-        for number, (video, name, place, path) in enumerate(zip(found, names, places, sheets, strict=True)):
+        for video, name, place, path in zip(found, names, places, sheets, strict=True):
             progress.begin(video)
             board = Storyboard(path, title=Path(name).name) if path else None
             watcher = _Watcher(captioner.picker, progress.at, keep=board is not None)
             segments = _segments(captioner, video, watcher, board, fps=fps, beam=beam)
             prefix = f"{shown(name)}: " if len(found) > 1 and not place and format is TimelineFormat.text else ""
             try:
+                # An unreadable film fails here, before the header of its file is written.
+                first = list(itertools.islice(segments, 1))
+                every = itertools.chain(first, segments)
+                pieces = _pieces(format, every, video=video, name=name, model=captioner.name)
                 with opened(place) as write:
-                    for line, piece in enumerate(_pieces(format, segments, video=video, name=name, model=captioner.name)):
-                        if format is TimelineFormat.csv and number and not place and not line:
-                            continue  # the header stands once above all films
+                    if format is TimelineFormat.csv and has_header and not place:
+                        next(pieces)  # the header stands once above all films
+                    for piece in pieces:
                         write(prefix + piece)
+                        has_header = True
                 if place and not is_special(place):
                     print(place, flush=True)
             except UnreadableVideo as error:
@@ -148,7 +155,9 @@ def timeline(
         raise typer.Exit(1)
 
 
-def _pieces(format: TimelineFormat, segments: "Iterable[Segment]", *, video: str, name: str, model: str) -> Iterator[str]:
+def _pieces(
+    format: TimelineFormat, segments: "Iterable[Segment]", *, video: str, name: str, model: str
+) -> Iterator[str]:
     """The content of a timeline's file, piece by piece. name: what it calls the video."""
     from picknet import timeline
 

@@ -1,0 +1,24 @@
+import csv
+import io
+from pathlib import Path
+
+from command import Picknet
+
+
+def test_a_film_that_cannot_be_read_leaves_no_file(picknet: Picknet, model_folder: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.mp4"
+    bad.write_text("no video")
+    code, out, err = picknet("timeline", bad, "--model", model_folder, "--out", tmp_path / "new.vtt")
+    assert (code, out, err) == (1, "", f"picknet: {bad}: not a known video format\n")
+    assert list(tmp_path.iterdir()) == [bad]
+
+
+def test_the_header_stands_once_even_if_the_first_film_fails(
+    picknet: Picknet, clips: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.mp4"
+    bad.write_text("no video")
+    films = (bad, clips / "cat.mp4", bad, clips / "dog.mkv")
+    code, out, _ = picknet("timeline", *films, "--model", model_folder, "--format", "csv")
+    assert code == 1
+    assert {row["video"] for row in csv.DictReader(io.StringIO(out))} == {str(films[1]), str(films[3])}
