@@ -1,4 +1,5 @@
 import csv
+import errno
 import io
 import json
 import math
@@ -243,17 +244,16 @@ def test_a_sheet_that_cannot_be_is_a_usage_error(picknet: Picknet, clips: Path, 
     assert err == f"picknet: --sheet {tmp_path}/a.png: one file cannot hold the sheets of 2 videos; name a folder\n"
     code, _, err = picknet("caption", clips / "cat.mp4", "--sheet", "a.pdf")
     assert code == 2
-    assert err == (
-        "picknet: --sheet a.pdf: a sheet ends in .png, .jpg, .jpeg, .webp; a folder's name has no suffix\n"
-    )
+    assert err == ("picknet: --sheet a.pdf: a sheet ends in .png, .jpg, .jpeg, .webp; a folder's name has no suffix\n")
 
 
-def test_a_sheet_that_cannot_be_written_is_one_line(picknet: Picknet, clips: Path, model_folder: Path) -> None:
+def test_a_sheet_that_cannot_be_written_is_told_before_a_video_is_read(
+    picknet: Picknet, clips: Path, model_folder: Path
+) -> None:
     inside_a_file = clips / "cat.mp4" / "sheet.png"
     code, out, err = picknet("caption", clips / "cat.mp4", "--model", model_folder, "--sheet", inside_a_file)
-    assert code == 1
-    assert out.count("\n") == 1  # the sentence is there all the same
-    assert err.startswith(f"picknet: {inside_a_file}: cannot be written (")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"picknet: {inside_a_file.parent}: cannot be written (")
     assert err.count("\n") == 1
 
 
@@ -329,13 +329,14 @@ def test_for_programs_a_video_that_failed_has_a_row_with_the_error(
 
 
 def test_a_style_without_confidence_says_so_where_one_would_be_shown(
-    picknet: Picknet, clips: Path, attending_folder: Path
+    picknet: Picknet, clips: Path, attending_folder: Path, tmp_path: Path
 ) -> None:
     options = ("caption", clips / "dog.mkv", "--model", attending_folder, "--style", "msrvtt")
     message = "picknet: --style msrvtt: no confidence, which is calibrated for the model's own style only\n"
     assert picknet(*options).err == ""
     assert picknet(*options, "--candidates", 2).err == message
     assert picknet(*options, "--format", "csv").err == message
+    assert picknet(*options, "--sheet", tmp_path / "dog.png").err == message
 
 
 def test_transport_streams_in_a_folder_are_videos_and_typescript_is_not(
@@ -353,6 +354,20 @@ def test_a_video_may_come_from_standard_input(clips: Path, model_folder: Path) -
         out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")
     assert json.loads(out)["video"] == "standard input"
+
+
+def test_without_temporary_space_standard_input_is_not_read(
+    picknet: Picknet, clips: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with (clips / "cat.mp4").open() as pipe:
+        monkeypatch.setattr("sys.stdin", pipe)
+        code, out, err = picknet("caption", "-")
+    assert (code, out) == (1, "")
+    assert err == "picknet: standard input: cannot be copied to a temporary file (No space left on device)\n"
 
 
 @on_linux

@@ -65,6 +65,19 @@ def test_info_says_which_cider_is_greedy(picknet: Picknet, model_folder: Path, t
     assert "  - counts poorly" in lines
 
 
+def test_info_shows_a_card_whatever_was_written_into_it(picknet: Picknet, model_folder: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(model_folder, tmp_path / "model")
+    card = {
+        "stages": {"supervision": {"{best}": 1, "epoch": None, "}": "{"}},
+        "clips": {"train": {"used": "all", "missing": None}},
+    }
+    (model / "card.json").write_text(json.dumps(card))
+    code, out, _ = picknet("info", model)
+    assert code == 0
+    assert "{best} 1, best epoch None, } {\n" in out
+    assert '{"used": "all", "missing": null}\n' in out
+
+
 def test_help_answers_at_once_and_loads_nothing_heavy() -> None:
     seconds = []
     for _ in range(3):

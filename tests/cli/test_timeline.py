@@ -22,3 +22,17 @@ def test_the_header_stands_once_even_if_the_first_film_fails(
     code, out, _ = picknet("timeline", *films, "--model", model_folder, "--format", "csv")
     assert code == 1
     assert {row["video"] for row in csv.DictReader(io.StringIO(out))} == {str(films[1]), str(films[3])}
+
+
+def test_a_minus_is_standard_output_for_several_films(picknet: Picknet, clips: Path, model_folder: Path) -> None:
+    options = ("timeline", clips, "--model", model_folder, "--format", "csv")
+    assert picknet(*options, "--out", "-") == picknet(*options)
+
+
+def test_what_timeline_cannot_read_is_refused_with_a_way_out(picknet: Picknet) -> None:
+    code, _, err = picknet("timeline", "-", "file:///tmp/a.mp4")
+    assert code == 1
+    assert err.splitlines() == [
+        "picknet: -: standard input is read by picknet caption and picknet stream only",
+        "picknet: file:///tmp/a.mp4: not supported; pass the plain path",
+    ]

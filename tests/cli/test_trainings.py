@@ -58,6 +58,8 @@ def test_train_passes_its_options_on_and_prints_a_line_per_epoch(
         f"{Path('RUN') / 'model'}: trained; try picknet caption VIDEO --model RUN",
     ]
     assert err == "picknet: 2 clips of the train split, 1 missing\n"
+    quiet = picknet("train", config, "--data", tmp_path, "--out", "RUN", "-q")
+    assert quiet == (0, out.splitlines(keepends=True)[-1], "")
 
 
 def test_fine_tuning_by_default_takes_a_folder_of_ones_own_clips(

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,19 @@ def test_a_download_that_fails_says_why_and_shows_no_password(tmp_path: Path) ->
     with servers.silent() as silent:
         assert refusal(f"{LOOPBACK}:{silent.port}/a.mp4", timeout=0.2).endswith("/a.mp4: no data for 0.2 s")
     assert refusal("http://127.0.0.1:port/a.mp4") == "port/a.mp4: not a valid address"
+
+
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up() -> None:
+    def drip(request: Any) -> None:
+        request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nConnection: close\r\n\r\n")
+        for _ in range(100):
+            request.wfile.write(b"a")
+            time.sleep(0.05)
+
+    start = time.monotonic()
+    with servers.Server(drip) as server:
+        assert ": slower than 4,096 bytes a second: " in refusal(f"{LOOPBACK}:{server.port}/a.mp4", timeout=0.3)
+        assert time.monotonic() - start < 3
 
 
 @pytest.mark.parametrize("target", ["file:///etc/hosts", "ftp://127.0.0.1/clip.mp4", "data:,hello"])

@@ -211,11 +211,16 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     videos: list[str] = []
     problems: list[str] = []
     for argument in arguments:
+        if argument == "-":
+            problems.append("-: standard input is read by picknet caption and picknet stream only")
+            continue
         # A name that exists is not a pattern, whatever brackets are in it.
         matches = [argument] if exists(argument) else _matching(argument)
         if not matches and is_address(argument):
             if is_http(argument):
                 videos.append(argument)
+            elif argument.lower().startswith("file:"):
+                problems.append(f"{argument}: not supported; pass the plain path")
             else:
                 problems.append(f"{display_name(argument)}: a live source, which may have no end; use picknet stream")
         elif not matches:

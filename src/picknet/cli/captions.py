@@ -104,6 +104,8 @@ def caption(
     --out collects the results in FILE.part, which becomes FILE at the end: after Ctrl-C or a failure, what was done is
     in FILE.part, and an older FILE is as it was.
     """
+    from picknet.files import check_folder
+
     check_numbers([picker], k, change)
     if "-" in videos and timeout:
         raise BadUsage("--timeout: does not apply to standard input")
@@ -117,7 +119,9 @@ def caption(
         if not sources:
             raise typer.Exit(1)
         check_out(out)
-        if style and (candidates or format is not ResultFormat.text):
+        for folder in {path.parent for path in sheets if path}:
+            check_folder(folder)
+        if style and (candidates or sheet or format is not ResultFormat.text):
             note_no_confidence(style)
         captioning = _Captioning(model, style, picker, k, change, frames, seed, beam, candidates or 1)
         num_failed = len(problems) + _caption_all(
@@ -144,15 +148,28 @@ def _sources(arguments: Sequence[str]) -> Iterator[tuple[Sequence[Source], list[
         raise BadUsage("-: standard input is one video, so it has to be the only one")
     if sys.stdin.isatty():
         raise BadUsage("-: standard input is a terminal; pipe a video into it")
+    with _copy_of_input() as file:
+        yield [file], ["standard input"], []
+
+
+def _copy_of_input() -> BinaryIO:
+    """Standard input in a temporary file. Reading a video needs seeking, which a pipe does not allow."""
     import shutil
     import tempfile
 
-    # A video is read at several places; standard input may be a pipe, which cannot be.
-    with tempfile.TemporaryFile() as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
-        file.seek(0)
-        file.raw.name = "standard input"  # type: ignore[attr-defined]
-        yield [file], ["standard input"], []
+    from picknet.video.file import UnreadableVideo
+
+    try:
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(tempfile.TemporaryFile())
+            shutil.copyfileobj(sys.stdin.buffer, file)
+            file.seek(0)
+            file.raw.name = "standard input"  # type: ignore[attr-defined]
+            stack.pop_all()
+            return file
+    except OSError as error:
+        reason = error.strerror or error
+        raise UnreadableVideo(f"standard input: cannot be copied to a temporary file ({reason})") from error
 
 
 def _caption_all(

@@ -120,11 +120,13 @@ def _stage(facts: Any) -> str:
     if not isinstance(facts, dict):
         return _text(facts)
     labels = {"epoch": "best epoch {}", "val_cider": "validation CIDEr {} (greedy)", "val_picks": "{} picks a clip"}
-    return ", ".join(labels.get(name, f"{_words(name)} {{}}").format(value) for name, value in facts.items())
+    return ", ".join(
+        labels[name].format(value) if name in labels else f"{_words(name)} {value}" for name, value in facts.items()
+    )
 
 
 def _clips(facts: Any) -> str:
-    if not isinstance(facts, dict) or not {"used", "missing"} <= facts.keys():
+    if not isinstance(facts, dict) or not all(isinstance(facts.get(name), int) for name in ("used", "missing")):
         return _text(facts)
     return f"{facts['used']:,} used, {facts['missing']:,} missing"
 

@@ -18,6 +18,10 @@ def set_quiet(quiet: bool) -> None:
     _is_quiet = quiet
 
 
+def is_quiet() -> bool:
+    return _is_quiet
+
+
 def say(message: str) -> None:
     """Print an error on standard error, on one line."""
     print(f"picknet: {shown(message)}", file=sys.stderr, flush=True)

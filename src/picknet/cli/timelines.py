@@ -107,6 +107,7 @@ def timeline(
 
     --out collects the segments in FILE.part, which becomes FILE at the end of the film.
     """
+    out = None if str(out) == "-" else out
     found, problems = find_videos(videos)
     names = [display_name(video) for video in found]
     format, places = _places(out, format, names)
@@ -123,7 +124,7 @@ def timeline(
 
     for path in (path for path in (*places, *sheets) if path and not is_special(path)):
         check_folder(path.parent)  # before a long film is read
-    if style and format in (TimelineFormat.json, TimelineFormat.jsonl, TimelineFormat.csv):
+    if style and (sheet or format in (TimelineFormat.json, TimelineFormat.jsonl, TimelineFormat.csv)):
         note_no_confidence(style)
     captioner = load(model, style=style)
     num_failed = len(problems)

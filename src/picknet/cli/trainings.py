@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from picknet.cli.arguments import BadUsage, DatasetName, Quiet
-from picknet.cli.terminal import many, note, progress_bars, shows_progress
+from picknet.cli.terminal import is_quiet, many, note, progress_bars, shows_progress
 from picknet.errors import PicknetError
 from picknet.training.progress import TrainingProgress
 
@@ -44,6 +44,7 @@ def report(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to write report.md and the training curves to.")
     ],
+    quiet: Quiet = False,
 ) -> None:
     """Summarise training runs: the gain of each stage, curves, training time."""
     from picknet.study import report
@@ -128,11 +129,12 @@ def train(
 
 
 class _TrainingDisplay(TrainingProgress):
-    """Progress bars on a terminal; otherwise one line per epoch on standard output."""
+    """Progress bars on a terminal; otherwise one line per epoch on standard output, unless --quiet leaves both out."""
 
     def __init__(self) -> None:
         self._bars: Progress | None = progress_bars("{task.fields[figures]}") if shows_progress() else None
         self._tasks: dict[str, Any] = {}
+        self._prints_lines = not sys.stdout.isatty() and not is_quiet()
 
     def __enter__(self) -> "_TrainingDisplay":
         if self._bars:
@@ -147,12 +149,12 @@ class _TrainingDisplay(TrainingProgress):
         texts = {name: f"{name.replace('_', ' ')} {value:.4g}" for name, value in figures.items()}
         chief = [texts[name] for name in ("loss", "reward", "picks", "val_cider", "best_epoch") if name in texts]
         self._update(stage, done, total, ", ".join(chief))
-        if not sys.stdout.isatty():
+        if self._prints_lines:
             print(f"{stage} {done}/{total}: {', '.join(texts.values())}", flush=True)
 
     def on_clip(self, split: str, done: int, total: int) -> None:
         self._update(f"decoding {split}", done, total, "")
-        if done == total and not sys.stdout.isatty():
+        if done == total and self._prints_lines:
             print(f"{split}: {many(total, 'clip')} decoded", flush=True)
 
     def on_note(self, text: str) -> None:
@@ -172,6 +174,7 @@ def export(
     card: Annotated[
         Path | None, typer.Option(help="JSON object of more facts for people (licence, scores), added to card.json.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Write the best model of a run as a model folder."""
     from picknet.files import write_text

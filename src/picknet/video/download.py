@@ -4,6 +4,7 @@ import base64
 import http.client
 import shutil
 import tempfile
+import time
 import urllib.error
 from typing import IO
 from urllib.parse import quote, unquote, urlsplit
@@ -22,6 +23,8 @@ from urllib.request import (
 from picknet.video.source import UnreadableVideo, without_password
 
 _CHUNK = 1 << 18
+_MIN_BYTES_PER_SECOND = 4096
+"""A slower server is given up: one that sends a byte now and then would never run into the timeout."""
 _URL_CHARACTERS = "/%:@!$&'()*+,;=~-._?"
 
 
@@ -31,7 +34,8 @@ def download(address: str, *, timeout: float) -> IO[bytes]:
     Downloading before decoding costs disk space, but every pass over the frames would otherwise download the file
     again, and servers without byte ranges could not serve an MP4 whose index is at its end.
 
-    timeout: seconds to wait for a connection, and for each next piece of data.
+    timeout: seconds to wait for a connection, and for each next piece of data; after this time, the download is given
+        up when it is slower than `_MIN_BYTES_PER_SECOND` on average.
     """
     name = without_password(address)
     try:
@@ -40,7 +44,7 @@ def download(address: str, *, timeout: float) -> IO[bytes]:
                 raise UnreadableVideo(
                     f"{name}: the server gives no length, so it may have no end; `stream` describes such an address"
                 )
-            return _saved(response, response.length, name)
+            return _saved(response, response.length, name, timeout=timeout)
     except UnreadableVideo:
         raise
     except Exception as error:  # noqa: BLE001 - the HTTP stack raises OSError, ValueError and errors of its own
@@ -49,16 +53,23 @@ def download(address: str, *, timeout: float) -> IO[bytes]:
     raise UnreadableVideo(f"{name}: {reason}")
 
 
-def _saved(response: http.client.HTTPResponse, length: int, name: str) -> IO[bytes]:
+def _saved(response: http.client.HTTPResponse, length: int, name: str, *, timeout: float) -> IO[bytes]:
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if length > free:
         raise UnreadableVideo(
             f"{name}: {length / 1e6:,.0f} MB do not fit into {tempfile.gettempdir()} ({free / 1e6:,.0f} MB free)"
         )
     file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the caller
+    start = time.monotonic()
     try:
-        while chunk := response.read(_CHUNK):
+        while chunk := response.read1(_CHUNK):
             file.write(chunk)
+            seconds = time.monotonic() - start
+            if seconds > timeout and file.tell() < length and file.tell() < seconds * _MIN_BYTES_PER_SECOND:
+                raise UnreadableVideo(
+                    f"{name}: slower than {_MIN_BYTES_PER_SECOND:,} bytes a second: "
+                    f"{file.tell():,} of {length:,} bytes after {seconds:.1f} s"
+                )
         if file.tell() < length:
             raise UnreadableVideo(f"{name}: the connection broke off after {file.tell():,} of {length:,} bytes")
     except BaseException:
