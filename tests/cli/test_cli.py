@@ -159,8 +159,8 @@ def test_version_and_the_bare_command(picknet: Picknet) -> None:
         (["holiday"], "holiday: no such command or file (see picknet --help)"),
         ([""], "'': no such command or file (see picknet --help)"),
         (["--bem", "3"], "No such option: --bem"),
-        (["caption", "a.mp4", "--out", "a.doc"], "--out a.doc: which --format?"),
-        (["caption", "a.mp4", "--out", "a.csv", "--format", "json"], "--out a.csv: is csv by its name, but --format"),
+        (["caption", "a.mp4", "--out", "a.doc"], "--out a.doc: unknown suffix; pass --format, or use"),
+        (["caption", "a.mp4", "--out", "a.csv", "--format", "json"], "--out a.csv: the suffix means csv, but --format"),
         (["caption", "a.mp4", "-"], "-: standard input is one video, so it has to be the only one"),
         (["stream", "a.mp4", "--format", "srt"], "Invalid value for '--format' / '-f': "),
         (

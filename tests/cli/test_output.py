@@ -95,7 +95,7 @@ def test_the_format_is_the_one_asked_for_or_that_of_the_suffix(name: str, asked:
 
 
 def test_a_format_that_contradicts_the_suffix_is_wrong_usage() -> None:
-    with pytest.raises(BadUsage, match=r"--out a\.csv: is csv by its name, but --format says json"):
+    with pytest.raises(BadUsage, match=r"--out a\.csv: the suffix means csv, but --format is json"):
         format_for(Path("a.csv"), ResultFormat.json, RESULT_SUFFIXES, default=ResultFormat.text)
-    with pytest.raises(BadUsage, match=r"--out a\.doc: which --format\? By themselves, \.txt, \.json, \.jsonl, \.csv"):
+    with pytest.raises(BadUsage, match=r"--out a\.doc: unknown suffix; pass --format, or use one of \.txt, \.json,"):
         format_for(Path("a.doc"), None, RESULT_SUFFIXES, default=ResultFormat.text)

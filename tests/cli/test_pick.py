@@ -75,7 +75,7 @@ def test_a_budget_is_kept_to_and_with_exact_spent(picknet: Picknet, clips: Path,
         (["--budget", "0"], "--budget 0: 1 to 1,000 frames are possible"),
         (["--budget", "-1"], "--budget -1: 1 to 1,000 frames are possible"),
         (["--budget", "10000"], "--budget 10000: 1 to 1,000 frames are possible"),
-        (["--budget", "3", "--model", "msvd"], "--model msvd: with a --budget no model picks; --picker picknet keeps"),
+        (["--budget", "3", "--model", "msvd"], "--model msvd: --budget alone uses no model; add --picker picknet"),
         (["--model", "msvd", "--picker", "all"], "--model msvd: the picker all uses no model"),
         (["--budget", "3", "--exact", "--picker", "uniform"], "--exact needs a --budget, and no --picker beside it"),
         (["--exact"], "--exact needs a --budget, and no --picker beside it"),
@@ -96,7 +96,7 @@ def test_without_a_folder_pick_has_to_print_the_frames_themselves(picknet: Pickn
     code, out, err = picknet("pick", "cat.mp4", "--budget", 3)
     assert (code, out) == (2, "")
     assert err == (
-        "picknet: where to? Name a folder for the images, --out DIR, or a --format that needs none: "
+        "picknet: no output: pass --out DIR for the images, or a --format that needs no folder: "
         "json, jsonl, csv, base64, openai, anthropic\n"
     )
 

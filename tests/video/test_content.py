@@ -146,7 +146,7 @@ def read_end_of_a_pipe() -> Any:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (b"", "bytes: there are none"),
+        (b"", "bytes: empty"),
         (b"no video at all" * 100, "bytes: not a known video format"),
         (io.BytesIO(), "file: the file is empty"),
         (io.StringIO("text"), "file: opened as text; open it with 'rb'"),

@@ -394,11 +394,11 @@ def test_a_source_that_never_sends_a_frame_times_out():
     with servers.silent() as server:
         for source in (f"{LOOPBACK}:{server.port}/1", f"rtsp://127.0.0.1:{server.port}/1"):
             began = time.monotonic()
-            with pytest.raises(UnreachableSource, match=r"/1: no frame (came within|for) 0\.5 s$"):
+            with pytest.raises(UnreachableSource, match=r"/1: no frame (received within|for) 0\.5 s$"):
                 taken(Live(source, timeout=0.5), 1)
             assert time.monotonic() - began < 3
     port = servers.free_port(servers.socket.SOCK_DGRAM)
-    with pytest.raises(UnreachableSource, match=rf"^udp://127.0.0.1:{port}: no frame (came within|for) 0\.5 s$"):
+    with pytest.raises(UnreachableSource, match=rf"^udp://127.0.0.1:{port}: no frame (received within|for) 0\.5 s$"):
         taken(Live(f"udp://127.0.0.1:{port}", timeout=0.5), 1)
 
 

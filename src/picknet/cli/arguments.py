@@ -90,7 +90,7 @@ Quiet = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]  # fmt: skip
-"""A command that has such a parameter need not look at it."""
+"""A command only declares this parameter; the callback applies it."""
 Model = Annotated[
     str | None,
     typer.Option(

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 MANY_SCENES = 3
 LONG_SECONDS = 30.0
-"""A video of so many scenes and seconds is better described by `picknet timeline`."""
+"""A video with at least this many scenes and seconds is better described by `picknet timeline`."""
 MANY_VIDEOS = "Many videos"
 
 Source = str | BinaryIO

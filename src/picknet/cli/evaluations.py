@@ -3,9 +3,7 @@
 Files are written before anything is printed: `picknet compare … | head` ends with the first lines, and loses nothing.
 """
 
-import csv
 import dataclasses
-import io
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -241,11 +239,9 @@ def _missing_text(missing: Sequence["Missing"], hint: str) -> list[str]:
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    from picknet.timeline import csv_row
+
+    return csv_row(*rows[0]) + "".join(csv_row(*(row[name] for name in rows[0])) for row in rows)
 
 
 def calibrate(

@@ -96,8 +96,8 @@ def pick(
     budget: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Pick at most N frames of a video of any length: the N surest of --picker, or else "
-            "those that show what happens, without a model.", rich_help_panel=PICKING,
+            metavar="N", help="Pick at most N frames of a video of any length: the N most probable picks of "
+            "--picker; without --picker, frames that differ most, chosen without a model.", rich_help_panel=PICKING,
         ),
     ] = None,
     exact: Annotated[
@@ -131,14 +131,16 @@ def pick(
     if exact and (not budget or picker):
         raise BadUsage("--exact needs a --budget, and no --picker beside it")
     if model and budget and not picker:
-        raise BadUsage(f"--model {model}: with a --budget no model picks; --picker picknet keeps its N surest picks")
+        raise BadUsage(
+            f"--model {model}: --budget alone uses no model; add --picker picknet to keep the N most probable picks"
+        )
     if model and picker in (PickerName.uniform, PickerName.random, PickerName.scene, PickerName.all):
         raise BadUsage(f"--model {model}: the picker {picker} uses no model")
     if format is PickFormat.paths:
         format = PickFormat.text
     if not out and format is PickFormat.text:
         others = ", ".join(name for name in PickFormat if name not in (PickFormat.text, PickFormat.paths))
-        raise BadUsage(f"where to? Name a folder for the images, --out DIR, or a --format that needs none: {others}")
+        raise BadUsage(f"no output: pass --out DIR for the images, or a --format that needs no folder: {others}")
     if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadUsage(f"{out}: exists and is not an empty folder; name a new one")
     watch = _Watch.over(videos)

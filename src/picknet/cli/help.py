@@ -1,7 +1,7 @@
 """Help pages with options and commands under headings, and `picknet VIDEO` as short for `picknet caption VIDEO`.
 
-Typer groups options by `rich_help_panel`, but only where Rich draws boxes around them, which takes as long as all else
-together. These classes print the same groups as plain text.
+Typer groups options by `rich_help_panel`, but only where Rich draws boxes around them, which doubles the start-up time.
+These classes print the same groups as plain text.
 """
 
 import difflib

@@ -1,4 +1,4 @@
-"""Where results go: to standard output, or with --out to a file that is never half of what it says it is."""
+"""Where results go: to standard output, or with --out to a file that is replaced only once it is complete."""
 
 import contextlib
 import os
@@ -30,14 +30,13 @@ def format_for(
     suffix = out.suffix.lower() if out else ""
     if not suffix or is_special(out):
         return format or default
-    possible = suffixes.get(suffix)
-    if format is None and possible is None:
-        raise BadUsage(f"--out {out}: which --format? By themselves, {', '.join(suffixes)} are understood")
-    if format is None and possible is not None:
+    possible = suffixes.get(suffix, ())
+    if format is None and not possible:
+        raise BadUsage(f"--out {out}: unknown suffix; pass --format, or use one of {', '.join(suffixes)}")
+    if format is None:
         return possible[0]
-    assert format is not None
-    if possible is not None and format not in possible:
-        raise BadUsage(f"--out {out}: is {possible[0]} by its name, but --format says {format}")
+    if possible and format not in possible:
+        raise BadUsage(f"--out {out}: the suffix means {possible[0]}, but --format is {format}")
     return format
 
 

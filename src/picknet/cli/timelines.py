@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from picknet.video.frame import Frame
 
 MAX_THUMBNAILS = 64
-USUAL_FPS = 25.0
-"""Of a video that does not say how many frames a second it has."""
 
 
 class TimelineFormat(StrEnum):
@@ -77,7 +75,7 @@ def timeline(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", metavar="PATH", help="Write to this file; of several films, into this folder.",
+            "--out", "-o", metavar="PATH", help="Write to this file, or for several films to files in this folder.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -181,7 +179,7 @@ def _frame_rate(video: str) -> float:
     from picknet.video.file import Video
 
     with Video(video) as opened:
-        return opened.fps or USUAL_FPS
+        return opened.fps
 
 
 def _places(

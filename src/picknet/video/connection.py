@@ -14,7 +14,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from picknet.video.access import file_options, network_options, reader_options
-from picknet.video.frame import pixel_aspect
+from picknet.video.frame import USUAL_FPS, pixel_aspect
 from picknet.video.passes import video_stream
 from picknet.video.pipe import Pipe
 from picknet.video.source import Location, UnreachableSource
@@ -64,7 +64,7 @@ class Connection:
             raise
         self._stream.thread_type = "SLICE"  # decoding several frames at once would delay each by as many
         self._unit = float(self._stream.time_base or 1)
-        self.step = 1 / float(self._stream.average_rate or self._stream.guessed_rate or 25)
+        self.step = 1 / float(self._stream.average_rate or self._stream.guessed_rate or USUAL_FPS)
         """Seconds between frames, if nothing better is known."""
         self.pixel_aspect = pixel_aspect(self._stream)
         self._length = _length(self._opened)

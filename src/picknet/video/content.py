@@ -85,7 +85,7 @@ def content_of(source: object, *, timeout: float) -> Content:
     """
     if isinstance(source, bytes | bytearray | memoryview):
         if not source:
-            raise UnreadableVideo("bytes: there are none")
+            raise UnreadableVideo("bytes: empty")
         return Content("bytes", functools.partial(io.BytesIO, bytes(source)))
     if is_binary_file(source):
         return _content_of_file(source)

@@ -20,16 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.video.content import content_of
-from picknet.video.frame import Frame, pixel_aspect, quarter_turns, sampling_clock, sides
+from picknet.video.frame import USUAL_FPS, Frame, pixel_aspect, quarter_turns, sampling_clock, sides
 from picknet.video.packets import Timetable
 from picknet.video.passes import Damage, Pass
 from picknet.video.pictures import is_picture, read_picture
 from picknet.video.source import VIDEO_SUFFIXES, UnreadableVideo, is_address, is_video_file
 
 __all__ = ["VIDEO_SUFFIXES", "UnreadableVideo", "Video", "is_video_file", "pixels_and_glances", "stored_seconds"]
-
-USUAL_FPS = 25.0
-"""Assumed where a file stores no frame rate, which only time codes depend on."""
 
 
 class Video:

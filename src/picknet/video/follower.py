@@ -70,7 +70,7 @@ class Follower:
                     raise
                 reason = str(error).removeprefix(f"{self._location.name}: ")
             if not clock.started:  # it is not lost: it was never there
-                raise UnreachableSource(f"{self._location.name}: no frame came ({reason})")
+                raise UnreachableSource(f"{self._location.name}: no frame received ({reason})")
             if is_over or self._queue.closed:
                 return
             if self._location.kind == "pipe":  # it cannot be opened again

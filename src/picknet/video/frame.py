@@ -14,6 +14,8 @@ from picknet.errors import BadSetting
 
 GLANCE_SIZE = 56
 """Height and width of a glance, the small grey picture that a picker decides on."""
+USUAL_FPS = 25.0
+"""Frames a second, assumed where a video stores no frame rate."""
 _SWSCALE_COLORSPACES = frozenset({0, 1, 2, 4, 5, 6, 7, 9})
 _UNSPECIFIED_COLORSPACE = 2
 _TIMESTAMP_ERROR = 0.0005

@@ -187,7 +187,7 @@ class Live:
                 self._arrived = arrival.arrived if queue.drops else None
                 yield arrival.frame
         except TimeoutError:
-            raise UnreachableSource(f"{self.name}: no frame came within {self._timeout:g} s") from None
+            raise UnreachableSource(f"{self.name}: no frame received within {self._timeout:g} s") from None
         finally:
             self.close()
 

@@ -12,6 +12,7 @@ from av.video.frame import PictureType
 from av.video.stream import VideoStream
 
 from picknet.video.content import Content
+from picknet.video.frame import USUAL_FPS
 from picknet.video.packets import Timetable
 from picknet.video.source import UnreadableVideo
 
@@ -111,7 +112,7 @@ class Pass:
 
     def timed_pictures(self, packets: Packets | None = None) -> Iterator[tuple[av.VideoFrame, float]]:
         """Every picture that decodes, with its strictly increasing seconds from the first one."""
-        step = 1 / float(self.stream.average_rate or self.stream.guessed_rate or 25)
+        step = 1 / float(self.stream.average_rate or self.stream.guessed_rate or USUAL_FPS)
         start, seconds = math.inf, -step
         for picture in self._pictures(packets or self.packets()):
             time = seconds + step  # pictures without a timestamp follow each other at the stream's rate
