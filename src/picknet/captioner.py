@@ -24,9 +24,9 @@ from picknet.picking.learned import learned_picker
 from picknet.picking.picker import Picker, is_random, looks_ahead
 from picknet.results import Caption, Picked, Segment, Update
 from picknet.timeline import segments
-from picknet.video.frame import GLANCE_SIZE, Frame
+from picknet.video.frame import GLANCE_SIZE, BadPixels, Frame
 from picknet.video.live import Live
-from picknet.video.source import Source, UnreachableSource, UnreadableVideo
+from picknet.video.source import Source, UnreachableSource, UnreadableVideo, is_binary_file
 from picknet.walk import (
     EndlessSource,
     OnFrame,
@@ -50,7 +50,7 @@ MAX_CANDIDATES = 50
 
 
 class NothingToCaption(PicknetError):
-    """A source without a single frame."""
+    """A source without a frame, or one of whose frames none was picked."""
 
 
 class Captioner:
@@ -106,14 +106,15 @@ class Captioner:
         """
         if jobs is not None and jobs < 1:
             raise BadSetting(f"jobs is {jobs}: 1 thread or more is possible")
-        if isinstance(sources, str | bytes | os.PathLike):
+        is_one = isinstance(sources, str | bytes | bytearray | os.PathLike | Live) or is_binary_file(sources)
+        if is_one or isinstance(sources, np.ndarray) or not isinstance(sources, Iterable):
             raise BadSetting("sources is one source: a list or another iterable of them is needed")
         settings = self._settings(picker, beam, num_frames, candidates)
 
         def caption_or_error(source: Source, check_wanted: CheckWanted) -> Caption:
             try:
                 return self._caption(source, settings, on_frame=lambda seconds: check_wanted())
-            except (UnreadableVideo, UnreachableSource, EndlessSource, NothingToCaption) as error:
+            except (UnreadableVideo, UnreachableSource, EndlessSource, NothingToCaption, BadPixels) as error:
                 name = source_name(source)
                 return Caption("", (), 0, name, self.name, None, -math.inf, num_scenes=0, error=str(error))
 
@@ -244,7 +245,9 @@ class Captioner:
             described = self.describer.describe(walk.picks(), beam=settings.beam, count=settings.candidates)
             damage = walk.damage
         if described is None:
-            raise NothingToCaption(f"{walk.name}: there is no frame to caption")
+            seen = walk.frames_seen
+            reason = f"the picker picked none of {seen} frames" if seen else "there is no frame to caption"
+            raise NothingToCaption(f"{walk.name}: {reason}")
         best = described.sentences[0]
         return Caption(
             best.text,

@@ -54,7 +54,7 @@ def test_info_says_which_cider_is_greedy(picknet: Picknet, model_folder: Path, t
     _, out, _ = picknet("info", model)
     lines = [re.sub(r"(?<=\S)  +", ": ", line) for line in out.splitlines()]
     assert lines[0] == f"{model}: a test"
-    assert "  supervision: best epoch 9, validation CIDEr 96.18 (greedy), 4.0 picks a clip" in lines
+    assert "  supervision: best epoch 9, validation CIDEr 96.18 (greedy), 4.0 evenly spaced frames a clip" in lines
     assert "  msvd val: beam 5: CIDEr 108.2" in lines
     assert "  train clips: 1,200 used, 3 missing" in lines
     assert [line for line in lines if line and not line.startswith(" ")][1:] == [

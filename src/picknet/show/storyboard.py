@@ -1,5 +1,6 @@
 """A film on paper: a card for each segment, with its frames, time and caption, in a compact grid."""
 
+import contextlib
 import io
 import math
 import os
@@ -92,7 +93,9 @@ class Storyboard:
     def end(self) -> None:
         """Write the pages: none where there is no segment. A second call does nothing."""
         scenes, self._scenes = self._scenes, []
-        if scenes:
+        with contextlib.closing(self._frames):
+            if not scenes:
+                return
             grid, pages = _layout(scenes)
             for number, rows in enumerate(pages, start=1):
                 path = self._path
@@ -100,7 +103,6 @@ class Storyboard:
                     path = path.with_name(f"{path.stem}-p{number:03d}{path.suffix}")
                 save(self._drawn(grid, rows, scenes, f"page {number} of {len(pages)}" if len(pages) > 1 else ""), path)
                 self.pages.append(path)
-        self._frames.close()
 
     def _drawn(self, grid: "_Grid", rows: "Sequence[_Row]", scenes: "Sequence[_Scene]", number: str) -> Image.Image:
         height = HEADER_HEIGHT + sum(row.height for row in rows) + ROW_GAP * (len(rows) - 1)
@@ -336,6 +338,7 @@ def _lines(text: str, *, size: int, width: float, max_lines: int) -> list[str]:
     if len(lines) > max_lines:
         lines = [*lines[: max_lines - 1], shortened(" ".join(lines[max_lines - 1 :]), size=size, width=width)]
     return lines
+
 
 # --- Drawing ---
 
