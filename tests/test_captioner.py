@@ -380,7 +380,7 @@ def test_the_confidence_is_read_from_the_models_card(model_folder, tmp_path):
     (folder / "card.json").write_text('{"confidence": {"bias": 1, "slope": 2.5, "clips": 99}}')
     assert load(folder).describer.confidence == Confidence(1.0, 2.5)
     (folder / "card.json").write_text('{"confidence": {"bias": 1}}')
-    with pytest.raises(BadCalibration, match=r"card.json: confidence needs two numbers, bias and slope; take it out"):
+    with pytest.raises(BadCalibration, match=r"card.json: confidence needs two numbers, bias and slope; remove it"):
         load(folder)
 
 

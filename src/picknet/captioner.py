@@ -1,7 +1,7 @@
 """A video in, a sentence out: frame → glance → picker → CNN → memory → sentence.
 
-`Captioner.caption` walks to the end of a video and writes once, `stream` writes after every pick, `timeline` at the end
-of every scene. What is carried along is one glance and one memory, however long the video.
+`Captioner.caption` writes one sentence at the end of a video, `stream` one after every pick, `timeline` one at the end of
+every scene. The state is one glance and one memory, whatever the length of the video.
 """
 
 import dataclasses
@@ -159,7 +159,7 @@ class Captioner:
 
         source: as in `caption`. fps: frames a second to look at; of arrays, their rate.
 
-        Scenes are found as in a stream, but since a file can wait, a scene begins with its very first frame. It is
+        Scenes are found as in a stream, but with one frame of look-ahead, so a scene begins with its very first frame. It is
         described once, when all of its picks are known; a long one in several parts, see `timeline.py`.
         """
         beam = self._checked_beam(beam)
@@ -182,7 +182,7 @@ class Captioner:
         picker: Picker | None = None,
         num_frames: int | None = None,
     ) -> "list[PickedFrame]":
-        """The picked frames as full-size PIL images: those of the model's picker, of a `budget`, or of `picker`.
+        """The picked frames as full-size PIL images: chosen by the model's picker, within a `budget`, or by `picker`.
 
         source: as in `caption`; with a budget also a live source, which is followed until it ends.
         budget: at most this many frames: the first, and those that show what happens. They are chosen among one frame

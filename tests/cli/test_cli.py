@@ -191,7 +191,7 @@ def test_a_model_that_is_not_there_is_one_line(picknet: Picknet, clips: Path, tm
     assert err.startswith(f"picknet: {tmp_path}/nothing: no such model; possible are ")
     code, _, err = picknet("info", clips)
     assert code == 1
-    assert err.startswith(f"picknet: {clips}: is not a whole model: config.toml, words.txt, card.json")
+    assert err.startswith(f"picknet: {clips}: incomplete model: config.toml, words.txt, card.json")
 
 
 @on_linux

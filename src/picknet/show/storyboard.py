@@ -43,7 +43,7 @@ PAGE_HEIGHT = 2262
 """Pixels: a page has the proportions of A4."""
 MAX_SIDE = 320
 """Pixels: the longer side of the frames that are kept until the pages are drawn."""
-MAX_FRAMES = 6
+MAX_CARD_FRAMES = 6
 """Frames of a segment that are kept."""
 MAX_FRAME_BYTES = 15_000
 MEMORY_BYTES = 16_000_000
@@ -83,7 +83,7 @@ class Storyboard:
     def add(self, segment: "Segment", frames: Sequence[Picture]) -> None:
         """Add the next segment. frames: its picked frames, or some of them."""
         stored = []
-        for place in _spread(len(frames), MAX_FRAMES):
+        for place in _spread(len(frames), MAX_CARD_FRAMES):
             content, aspect = _jpeg(frames[place])
             offset = self._frames.seek(0, io.SEEK_END)
             self._frames.write(content)
@@ -211,7 +211,7 @@ class _Grid:
         return round(1.25 * self.text_size)
 
     def width(self, span: int) -> float:
-        """Pixels of so many columns and the gutters between them."""
+        """Width in pixels of `span` columns and the gutters between them."""
         return span * self.column + (span - 1) * GUTTER
 
 
@@ -425,7 +425,7 @@ def _draw_legend(draw: ImageDraw.ImageDraw, right: int, baseline: int) -> None:
 
 
 def _ribbon(scenes: Sequence[_Scene], *, start: float, end: float) -> Image.Image:
-    """The whole film from left to right, coloured by confidence; what other pages show is faded."""
+    """The whole film from left to right, coloured by confidence; segments on other pages are drawn thinner."""
     ribbon = Image.new("RGB", (INNER_WIDTH, 26), PAPER)
     draw = ImageDraw.Draw(ribbon)
     scale = INNER_WIDTH / max(scenes[-1].end - scenes[0].start, 1e-3)
