@@ -1,7 +1,7 @@
 """A video in, a sentence out: frame → glance → picker → CNN → memory → sentence.
 
-`Captioner.caption` writes one sentence at the end of a video, `stream` one after every pick, `timeline` one at the end of
-every scene. The state is one glance and one memory, whatever the length of the video.
+`Captioner.caption` writes one sentence at the end of a video, `stream` one after every pick, `timeline` one at the end
+of every scene. The state is one glance and one memory, whatever the length of the video.
 """
 
 import dataclasses
@@ -159,8 +159,8 @@ class Captioner:
 
         source: as in `caption`. fps: frames a second to look at; of arrays, their rate.
 
-        Scenes are found as in a stream, but with one frame of look-ahead, so a scene begins with its very first frame. It is
-        described once, when all of its picks are known; a long one in several parts, see `timeline.py`.
+        Scenes are found as in a stream, but with one frame of look-ahead, so a scene begins with its very first frame.
+        It is described once, when all of its picks are known; a long one in several parts, see `timeline.py`.
         """
         beam = self._checked_beam(beam)
         sampling = by_time(fps)
