@@ -82,7 +82,7 @@ def test_the_stream_ends_where_the_offline_caption_does(captioner, frames, make_
     updates = list(captioner.stream(frames, picker=make_picker(), beam=beam, new_scene=one_scene))
     assert updates[-1].text == caption.text
     assert tuple(update.pick for update in updates) == caption.picks
-    assert [update.num_picks for update in updates] == list(range(1, len(caption.picks) + 1))
+    assert [update.total_picks for update in updates] == list(range(1, len(caption.picks) + 1))
 
 
 def test_a_caption_lists_what_was_sampled_and_picked(captioner, frames, model_folder):
@@ -276,13 +276,13 @@ def test_confidence_is_given_only_for_the_style_it_was_calibrated_for_and_the_no
     assert styled.describer.confidence is None
     assert styled.confidence_note.endswith("is calibrated for its own style, not for msrvtt")
     assert plain.describer.confidence is None
-    assert plain.confidence_note.endswith("is not calibrated (`picknet calibrate` does it)")
+    assert plain.confidence_note.endswith("is not calibrated (run `picknet calibrate`)")
 
 
 def test_an_unknown_style_is_named_with_the_possible_ones(model_folder, attending_folder):
-    with pytest.raises(BadSetting, match=r"^style is 'coco', which the model .* does not know; it knows: msrvtt$"):
+    with pytest.raises(BadSetting, match=r"^style is 'coco', which the model .* was not trained on; possible: msrvtt$"):
         load(attending_folder, style="coco")
-    with pytest.raises(BadSetting, match=r"does not know; it knows: none but its own$"):
+    with pytest.raises(BadSetting, match=r"was not trained on; it has only its own style$"):
         load(model_folder, style="msrvtt")
 
 
@@ -380,7 +380,7 @@ def test_the_confidence_is_read_from_the_models_card(model_folder, tmp_path):
     (folder / "card.json").write_text('{"confidence": {"bias": 1, "slope": 2.5, "clips": 99}}')
     assert load(folder).describer.confidence == Confidence(1.0, 2.5)
     (folder / "card.json").write_text('{"confidence": {"bias": 1}}')
-    with pytest.raises(BadCalibration, match=r"card.json: confidence needs two numbers, bias and slope; take it out"):
+    with pytest.raises(BadCalibration, match=r"card.json: confidence needs two numbers, bias and slope; remove it"):
         load(folder)
 
 
@@ -724,3 +724,38 @@ def test_a_live_address_is_refused_without_its_password_in_the_message(captioner
         with pytest.raises(EndlessSource) as raised:
             call("rtsp://me:secret@camera/1")
         assert str(raised.value).startswith("rtsp://me:***@camera/1: a live source, which may have no end; ")
+
+
+@pytest.mark.parametrize("sources", [b"", bytearray(3), "a.mp4", io.BytesIO(b"x"), np.zeros((2, 8, 8, 3), np.uint8), 5])
+def test_one_source_in_place_of_many_is_refused_at_the_call(captioner, sources):
+    with pytest.raises(BadSetting, match=r"^sources is one source: a list or another iterable of them is needed$"):
+        captioner.caption_many(sources)
+
+
+def test_a_bad_array_among_many_sources_is_an_error_of_its_own(captioner, frames):
+    good, bad = [frames[0].pixels()], [np.zeros((8, 8), np.uint8)]
+    captions = list(captioner.caption_many([good, bad, good]))
+    assert [caption.error is None for caption in captions] == [True, False, True]
+    assert captions[1].error == "a frame is RGB (H, W, 3) of uint8, not (8, 8) of uint8"
+
+
+def test_a_picker_that_picks_nothing_is_named_as_the_reason(captioner, frames):
+    class Nothing:
+        def pick(self, frames):
+            list(frames)
+            return iter(())
+
+    with pytest.raises(NothingToCaption, match=r"^frames: the picker picked none of 2 frames$"):
+        captioner.caption(frames[:2], picker=Nothing())
+
+
+def test_a_finite_live_source_keeps_its_name_and_is_picked_from_like_a_file(captioner, tmp_path):
+    video = write_clip(tmp_path / "clip.mp4", num_frames=50)
+    assert captioner.caption(Live(video, fps=5)).video == str(video)
+    assert len(captioner.pick(Live(video, fps=5), picker=UniformPicker(2))) == 2
+
+
+def test_a_single_frame_lasts_one_step_wherever_it_is(captioner, frames):
+    frame = Frame.from_pixels(frames[0].pixels(), index=0, seconds=5.0)
+    (segment,) = captioner.timeline([frame], fps=2.0)
+    assert (segment.start, segment.end) == (5.0, 5.5)

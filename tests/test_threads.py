@@ -90,3 +90,15 @@ def test_an_exception_is_raised_in_its_place_after_the_results_before_it():
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ZeroDivisionError):
         next(results)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_error_in_the_tasks_comes_after_the_results_before_it(jobs):
+    def tasks():
+        yield from range(3)
+        raise OSError("the list cannot be read")
+
+    results = in_threads(lambda task, check: task, tasks(), jobs=jobs)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="the list cannot be read"):
+        next(results)

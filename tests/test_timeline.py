@@ -359,7 +359,7 @@ def test_json_is_one_object_with_all_segments():
         "segments": [one.to_dict() for one in segments],
         "damage": "it is cut",
     }
-    assert (content["segments"][0]["start"], content["segments"][0]["end"]) == (0.0, 12.346)
+    assert (content["segments"][0]["start"], content["segments"][0]["end"]) == (0.0, 12.3456)
     nothing = {"video": "a", "model": "m", "segments": [], "damage": None}
     assert json.loads("".join(as_json([], video="a", model="m"))) == nothing
 

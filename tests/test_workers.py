@@ -98,7 +98,7 @@ def test_a_task_that_kills_its_workers_is_given_up_and_named() -> None:
     first, second, third = in_order(always_dies, range(3), jobs=2, name=lambda number: f"clip {number}")
     assert (first, third) == (0, 2)
     assert isinstance(second, LostProcess)
-    assert str(second) == "clip 1: the worker process died, twice (exit code -9)"
+    assert str(second) == "clip 1: two worker processes died (last exit code -9)"
 
 
 def test_a_bug_is_raised() -> None:

@@ -1,7 +1,7 @@
 """A video in, a sentence out: frame → glance → picker → CNN → memory → sentence.
 
-`Captioner.caption` walks to the end of a video and writes once, `stream` writes after every pick, `timeline` at the end
-of every scene. What is carried along is one glance and one memory, however long the video.
+`Captioner.caption` writes one sentence at the end of a video, `stream` one after every pick, `timeline` one at the end
+of every scene. The state is one glance and one memory, whatever the length of the video.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ from picknet.picking.learned import learned_picker
 from picknet.picking.picker import Picker, is_random, looks_ahead
 from picknet.results import Caption, Picked, Segment, Update
 from picknet.timeline import segments
-from picknet.video.frame import GLANCE_SIZE, Frame
+from picknet.video.frame import GLANCE_SIZE, BadPixels, Frame
 from picknet.video.live import Live
-from picknet.video.source import Source, UnreachableSource, UnreadableVideo
+from picknet.video.source import Source, UnreachableSource, UnreadableVideo, is_binary_file
 from picknet.walk import (
     EndlessSource,
     OnFrame,
@@ -50,7 +50,7 @@ MAX_CANDIDATES = 50
 
 
 class NothingToCaption(PicknetError):
-    """A source without a single frame."""
+    """A source without a frame, or one of whose frames none was picked."""
 
 
 class Captioner:
@@ -106,14 +106,15 @@ class Captioner:
         """
         if jobs is not None and jobs < 1:
             raise BadSetting(f"jobs is {jobs}: 1 thread or more is possible")
-        if isinstance(sources, str | bytes | os.PathLike):
+        is_one = isinstance(sources, str | bytes | bytearray | os.PathLike | Live) or is_binary_file(sources)
+        if is_one or isinstance(sources, np.ndarray) or not isinstance(sources, Iterable):
             raise BadSetting("sources is one source: a list or another iterable of them is needed")
         settings = self._settings(picker, beam, num_frames, candidates)
 
         def caption_or_error(source: Source, check_wanted: CheckWanted) -> Caption:
             try:
                 return self._caption(source, settings, on_frame=lambda seconds: check_wanted())
-            except (UnreadableVideo, UnreachableSource, EndlessSource, NothingToCaption) as error:
+            except (UnreadableVideo, UnreachableSource, EndlessSource, NothingToCaption, BadPixels) as error:
                 name = source_name(source)
                 return Caption("", (), 0, name, self.name, None, -math.inf, num_scenes=0, error=str(error))
 
@@ -158,8 +159,8 @@ class Captioner:
 
         source: as in `caption`. fps: frames a second to look at; of arrays, their rate.
 
-        Scenes are found as in a stream, but since a file can wait, a scene begins with its very first frame. It is
-        described once, when all of its picks are known; a long one in several parts, see `timeline.py`.
+        Scenes are found as in a stream, but with one frame of look-ahead, so a scene begins with its very first frame.
+        It is described once, when all of its picks are known; a long one in several parts, see `timeline.py`.
         """
         beam = self._checked_beam(beam)
         sampling = by_time(fps)
@@ -181,7 +182,7 @@ class Captioner:
         picker: Picker | None = None,
         num_frames: int | None = None,
     ) -> "list[PickedFrame]":
-        """The picked frames as full-size PIL images: those of the model's picker, of a `budget`, or of `picker`.
+        """The picked frames as full-size PIL images: chosen by the model's picker, within a `budget`, or by `picker`.
 
         source: as in `caption`; with a budget also a live source, which is followed until it ends.
         budget: at most this many frames: the first, and those that show what happens. They are chosen among one frame
@@ -244,7 +245,9 @@ class Captioner:
             described = self.describer.describe(walk.picks(), beam=settings.beam, count=settings.candidates)
             damage = walk.damage
         if described is None:
-            raise NothingToCaption(f"{walk.name}: there is no frame to caption")
+            seen = walk.frames_seen
+            reason = f"the picker picked none of {seen} frames" if seen else "there is no frame to caption"
+            raise NothingToCaption(f"{walk.name}: {reason}")
         best = described.sentences[0]
         return Caption(
             best.text,

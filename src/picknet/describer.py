@@ -14,7 +14,6 @@ from picknet.model.sentences import Sentence, SentenceWriter
 from picknet.picking.picker import Pick, Picker
 from picknet.picking.scenes import SceneWatch
 from picknet.results import Description, Update
-from picknet.text import BOS
 from picknet.video.frame import Frame
 from picknet.video.live import Live
 from picknet.walk import SceneRule, Walk
@@ -28,18 +27,18 @@ class Describer:
         self._model = model
         styles = runtime.vocabulary.styles
         if style and style not in styles:
-            possible = ", ".join(styles) or "none but its own"
-            raise BadSetting(f"style is {style!r}, which the model {model} does not know; it knows: {possible}")
+            possible = f"possible: {', '.join(styles)}" if styles else "it has only its own style"
+            raise BadSetting(f"style is {style!r}, which the model {model} was not trained on; {possible}")
         self.confidence = Confidence.from_card(runtime.card, runtime.folder / "card.json")
         """Calibrated for captions in the model's own style; None otherwise."""
         self.confidence_note: str | None = None
         """Why captions have no confidence, for people; None where they have one."""
         if self.confidence is None:
-            self.confidence_note = f"no confidence: the model {model} is not calibrated (`picknet calibrate` does it)"
+            self.confidence_note = f"no confidence: the model {model} is not calibrated (run `picknet calibrate`)"
         elif style:
             self.confidence = None
             self.confidence_note = f"no confidence: the model {model} is calibrated for its own style, not for {style}"
-        self.writer = SentenceWriter(runtime, first_word=styles[style] if style else BOS)
+        self.writer = SentenceWriter(runtime, first_word=runtime.vocabulary.first_word(style))
 
     def describe(
         self, picked: Iterable[tuple[Frame, Pick]], *, beam: int, count: int = 1
@@ -63,7 +62,7 @@ class Describer:
         if live.is_live:
             self._warm_up(beam)
         max_picks = math.inf if new_scene else self._runtime.config.video.num_frames
-        text, num_picks = None, 0
+        text, total_picks = None, 0
         with live:
             walk = Walk(live.name, live, picker, live)
             for scene, frames in enumerate(walk.scenes(new_scene or SceneWatch())):
@@ -72,7 +71,7 @@ class Describer:
                 for place, (frame, pick) in enumerate(walk.picks(frames), start=1):
                     memory.add(frame)
                     picks.append(pick)
-                    num_picks += 1
+                    total_picks += 1
                     if place == max_picks:
                         walk.scene += 1  # begins with the next frame
                     previous, sentence = text, self.writer.write(memory, beam=beam)[0]
@@ -83,7 +82,7 @@ class Describer:
                         text != previous,
                         tuple(picks),
                         walk.frames_seen,
-                        num_picks,
+                        total_picks,
                         self._confidence(sentence),
                         scene,
                         live.lag,

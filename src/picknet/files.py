@@ -21,6 +21,8 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     A crash, a full disk or Ctrl-C inside the block leaves `path` as it was.
     """
     target = _checked(path)
+    if not target.name:
+        raise UnwritableFile(f"{path}: is a folder; a file name is needed")
     temporary: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +64,7 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def _checked(path: str | os.PathLike[str]) -> Path:
-    if "\0" in os.fspath(path):  # Python's own message differs between versions, and lexists() just says no
+    if "\0" in os.fspath(path):  # Python's own message differs between versions, and lexists() returns False
         raise UnwritableFile(f"{path}: a file name cannot contain a NUL byte")
     return Path(path)
 

@@ -2,7 +2,7 @@
 
 Candidates map a video to its tokenised caption, references map a video to several; only `measure` and `score` take raw
 strings. Every candidate's video must have references. `Cider` is fitted to the references once and then scores batch
-after batch, as a reward must.
+after batch, as rewards require.
 """
 
 from __future__ import annotations

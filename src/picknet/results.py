@@ -1,4 +1,4 @@
-"""What a captioner returns: frozen results that know their JSON, print readably and show themselves in a notebook."""
+"""What a captioner returns: frozen dataclasses with JSON, a readable repr, and HTML for notebooks."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,6 +14,7 @@ from picknet.video.frame import Frame
 
 if TYPE_CHECKING:
     from picknet.show.frames import PickedFrame
+    from picknet.show.page import Picture, Thumbnail
 
 MAX_TIMES = 8
 """Times of picks that a `repr` lists; the rest is counted."""
@@ -96,7 +97,7 @@ class Update:
     picks: tuple[Pick, ...]
     """Picks of the scene that are still in memory, the newest last."""
     frames_seen: int
-    num_picks: int
+    total_picks: int
     """Picks of the whole stream so far, of which `picks` are the last."""
     confidence: float | None = None
     """As in `Caption`."""
@@ -108,6 +109,10 @@ class Update:
     """What could not be read so far."""
     video: str = ""
     model: str = ""
+
+    @property
+    def num_picks(self) -> int:
+        return len(self.picks)
 
     @property
     def pick(self) -> Pick:
@@ -123,7 +128,7 @@ class Update:
             "changed": self.changed,
             "confidence": self.confidence,
             **_picks_dict(self.picks),
-            "num_picks": self.num_picks,
+            "total_picks": self.total_picks,
             "frames_seen": self.frames_seen,
             "scene": self.scene,
             "lag": _rounded(self.lag),
@@ -168,8 +173,8 @@ class Segment:
         """The result as JSON types. All keys are always present."""
         return {
             "video": self.video,
-            "start": round(self.start, 3),
-            "end": round(self.end, 3),
+            "start": _rounded(self.start),
+            "end": _rounded(self.end),
             "caption": self.text,
             "confidence": self.confidence,
             **_picks_dict(self.picks),
@@ -256,27 +261,33 @@ def _html(
         return _page("no caption", [error], [])
     if confidence is not None:
         lines.append(f"confidence {confidence:.2f}")
-    frames: list[Frame] = []
+    frames: list[Thumbnail] = []
     try:
         frames = _read_again(video, picks)
-    except Exception as error:  # noqa: BLE001 - a result must show itself, whatever became of its file
-        lines.append(f"The picked frames cannot be shown: {error}")
+    except Exception as problem:  # noqa: BLE001 - the HTML must not fail because the file is gone or damaged
+        lines.append(f"The picked frames cannot be shown: {problem}")
     if not frames:
         lines.append(_facts(None, picks))
     return _page(title, lines, frames)
 
 
-def _page(title: str, lines: Sequence[str], frames: Sequence[Frame]) -> str:
+def _page(title: str, lines: Sequence[str], frames: "Sequence[Picture]") -> str:
     from picknet.show.notebook import html
 
     return html(title, [line for line in lines if line], frames)
 
 
-def _read_again(video: str, picks: Sequence[Pick]) -> list[Frame]:
-    """The picked frames of a file by their numbers; none where the source was not a file, or is gone."""
-    numbers = {pick.frame_number for pick in picks if pick.frame_number is not None}
+def _read_again(video: str, picks: Sequence[Pick]) -> "list[Thumbnail]":
+    """The picked frames of a file, or some of many, by their numbers; none if the source was not a file, or is gone."""
+    from picknet.show.notebook import MAX_IMAGES, MAX_SIDE
+    from picknet.show.page import Thumbnail
+
+    numbers = sorted({pick.frame_number for pick in picks if pick.frame_number is not None})
     if not numbers or not Path(video).is_file():
         return []
+    count = min(len(numbers), MAX_IMAGES)
+    shown = {numbers[(2 * i + 1) * len(numbers) // (2 * count)] for i in range(count)}
     with Video(video) as opened:
         # With more samples than there are frames, the index of each is its number.
-        return [frame for frame in opened.sample_evenly(count=sys.maxsize, only=numbers) if frame.number in numbers]
+        found = opened.sample_evenly(count=sys.maxsize, only=shown)
+        return [Thumbnail.of(frame, max_side=MAX_SIDE) for frame in found if frame.number in shown]

@@ -1,8 +1,8 @@
 """A long video as segments, each with a caption, and the files they are written to.
 
 A scene is one segment, with three exceptions. A long one is described in parts, each with its own memory: the model was
-trained on clips of seconds, and what lasts a minute is seldom one thing. Neighbours with the same caption become one. A
-segment that is too short to be read joins the next.
+trained on clips of seconds, and a minute of video seldom shows a single action. Neighbours with the same caption
+become one. A segment that is too short to be read joins the next.
 """
 
 import csv

@@ -54,8 +54,9 @@ class Walk:
     def __iter__(self) -> Iterator[Frame]:
         for frame in self._frames:
             self._on_frame(frame.seconds)
+            self._gap = frame.seconds - self._last if self._num_read else 0.0
+            self._last = frame.seconds
             self._num_read += 1
-            self._last, self._gap = frame.seconds, frame.seconds - self._last
             yield frame
 
     def picks(self, frames: Iterable[Frame] | None = None) -> Iterator[tuple[Frame, Pick]]:
@@ -155,9 +156,13 @@ class EndlessSource(BadSetting):
 
 def check_finite(source: Source | Live) -> None:
     """Refuse cameras, pipes and network streams."""
-    # Of an http(s) address, `Video` finds out whether it is finite.
-    if source.is_live if isinstance(source, Live) else is_live(source) and not is_http(source):
+    if _is_endless(source):
         raise EndlessSource(f"{source_name(source)}: a live source, which may have no end; `stream` describes those")
+
+
+def _is_endless(source: Source | Live) -> bool:
+    # Of an http(s) address, `Video` finds out whether it is finite.
+    return source.is_live if isinstance(source, Live) else is_live(source) and not is_http(source)
 
 
 def source_name(source: Source | Live) -> str:
@@ -168,7 +173,10 @@ def source_name(source: Source | Live) -> str:
         return locate(source).name
     if isinstance(source, bytes | bytearray):
         return "bytes"
-    return str(getattr(source, "name", "frames"))
+    if is_binary_file(source):
+        name = getattr(source, "name", None)
+        return name if isinstance(name, str) else "file"
+    return "frames"
 
 
 @contextlib.contextmanager
@@ -186,6 +194,10 @@ def open_source(
     fps: rate of frames that are given as arrays. array_samples: evenly spaced frames to take of one array.
     """
     check_finite(source)
+    if isinstance(source, Live):
+        with source:
+            yield Walk(source.name, source, picker, source, on_frame=on_frame)
+        return
     if isinstance(source, str | os.PathLike | bytes | bytearray) or is_binary_file(source):
         with Video(source) as video:
             yield Walk(video.name, *sampling(video, picker), video, on_frame=on_frame)
@@ -225,26 +237,30 @@ def pick_frames(
         if num_frames is None:
             sampling, array_samples = _for_budget(budget), None
     else:
-        raise BadSetting("what to pick is open: a picker or a budget is needed")
-    if isinstance(source, Live) or is_live(source):
-        if picker is not None or exact:
-            refused = "a picker" if picker is not None else "exact"
-            name = source_name(source)
-            raise EndlessSource(f"{name}: a live source, which may have no end; pick with a budget, not with {refused}")
+        raise BadSetting("neither a picker nor a budget is given: one of them is needed")
+    if picker is None and not exact and (isinstance(source, Live) or is_live(source)):
         opened = _follow(source, chosen, on_frame=on_frame)
+    elif _is_endless(source):
+        refused = "a picker" if picker is not None else "exact"
+        name = source_name(source)
+        raise EndlessSource(f"{name}: a live source, which may have no end; pick with a budget, not with {refused}")
     else:
         opened = open_source(source, sampling, chosen, array_samples=array_samples, on_frame=on_frame)
     with opened as walk:
         kept = list(walk.picks())
         if exact and len(kept) != budget:
-            raise BadSetting(f"{walk.name}: exactly {budget} frames were asked for, and it has {walk.frames_seen}")
+            raise BadSetting(f"{walk.name}: exactly {budget} frames were asked for, but it has {walk.frames_seen}")
         if budget is not None and picker is not None:
             kept = _within(budget, kept)
         return Picked(tuple(kept), walk.frames_seen, walk.damage, walk.name)
 
 
 def _within(budget: int, picks: list[tuple[Frame, Pick]]) -> list[tuple[Frame, Pick]]:
-    """At most `budget` of the picks, in order: the surest, or where none has a probability as a `BudgetPicker` does."""
+    """At most `budget` of the picks, in order: those with the highest probabilities; if none has one, those that a
+    `BudgetPicker` keeps.
+    """
+    if len(picks) <= budget:
+        return picks
     if any(pick.probability is not None for _, pick in picks):
         # PickNet always picks the first frame, which has no probability: it comes before all others.
         surest = sorted(picks, key=lambda item: -math.inf if item[1].probability is None else -item[1].probability)

@@ -124,12 +124,23 @@ def _in_turn(
 ) -> Iterator[Result]:
     """The results of the tasks in order; at most `max_ahead` tasks are queued, at work, or done and not yet taken."""
     ahead: deque[Future[Result]] = deque()
-    for task in tasks:
+    failure: Exception | None = None
+    remaining = iter(tasks)
+    while True:
+        try:
+            task = next(remaining)
+        except StopIteration:
+            break
+        except Exception as error:  # noqa: BLE001 - raised below, after the results of the tasks before it
+            failure = error
+            break
         ahead.append(pool.submit(do, task))
         while ahead and (ahead[0].done() or len(ahead) >= max_ahead):
             yield ahead.popleft().result()
     while ahead:
         yield ahead.popleft().result()
+    if failure is not None:
+        raise failure
 
 
 class _Worker:
@@ -159,7 +170,7 @@ class _Worker:
                 return TaskTimeout(f"{name}: took longer than {self._timeout:g} s and was stopped")
             except (EOFError, OSError):
                 exit_code = self._end()
-        return LostProcess(f"{name}: the worker process died, twice (exit code {exit_code})")
+        return LostProcess(f"{name}: two worker processes died (last exit code {exit_code})")
 
     def close(self) -> None:
         with self._lock:

@@ -31,7 +31,7 @@ def test_a_style_is_one_that_the_model_learned(picknet: Picknet, clips: Path, at
     for command in (("caption", clips), ("stream", clips / "cat.mp4"), ("timeline", clips)):
         code, out, err = picknet(*command, "--model", attending_folder, "--style", "coco")
         assert (code, out) == (1, "")
-        assert err.splitlines()[-1].endswith("does not know; it knows: msrvtt")
+        assert err.splitlines()[-1].endswith("was not trained on; possible: msrvtt")
     assert "msrvtt" in picknet("info", attending_folder).out
 
 

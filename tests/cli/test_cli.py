@@ -55,7 +55,7 @@ def test_info_says_which_cider_is_greedy(picknet: Picknet, model_folder: Path, t
     _, out, _ = picknet("info", model)
     lines = [re.sub(r"(?<=\S)  +", ": ", line) for line in out.splitlines()]
     assert lines[0] == f"{model}: a test"
-    assert "  supervision: best epoch 9, validation CIDEr 96.18 (greedy), 4.0 picks a clip" in lines
+    assert "  supervision: best epoch 9, validation CIDEr 96.18 (greedy), 4.0 evenly spaced frames a clip" in lines
     assert "  msvd val: beam 5: CIDEr 108.2" in lines
     assert "  train clips: 1,200 used, 3 missing" in lines
     assert [line for line in lines if line and not line.startswith(" ")][1:] == [
@@ -206,7 +206,7 @@ def test_a_model_that_is_not_there_is_one_line(picknet: Picknet, clips: Path, tm
     assert err.startswith(f"picknet: {tmp_path}/nothing: no such model; possible are ")
     code, _, err = picknet("info", clips)
     assert code == 1
-    assert err.startswith(f"picknet: {clips}: is not a whole model: config.toml, words.txt, card.json")
+    assert err.startswith(f"picknet: {clips}: incomplete model: config.toml, words.txt, card.json")
 
 
 @on_linux

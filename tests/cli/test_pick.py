@@ -65,7 +65,7 @@ def test_a_budget_is_kept_to_and_with_exact_spent(picknet: Picknet, clips: Path,
         assert len(all_of_it.splitlines()) == budget
     code, out, err = picknet("pick", clips / "cat.mp4", "--out", tmp_path / "no", "--budget", 41, "--exact")
     assert (code, out) == (1, "")
-    assert err == f"picknet: {clips}/cat.mp4: exactly 41 frames were asked for, and it has 40\n"
+    assert err == f"picknet: {clips}/cat.mp4: exactly 41 frames were asked for, but it has 40\n"
     assert not (tmp_path / "no").exists()
 
 

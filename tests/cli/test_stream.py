@@ -21,7 +21,7 @@ def test_a_stream_is_written_to_a_file_in_the_format_of_its_suffix(
     updates = [json.loads(line) for line in out.splitlines()]
     assert err.startswith(f"picknet: {clips / 'cat.mp4'}: ")
     assert [row["caption"] for row in rows] == [update["caption"] for update in updates]
-    assert rows[0]["num_picks"] == "1"
+    assert rows[0]["total_picks"] == "1"
     _, text, _ = picknet(*options)
     assert [line.split("  ", 1)[1] for line in text.splitlines()] == [update["caption"] for update in updates]
 

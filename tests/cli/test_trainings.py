@@ -148,9 +148,9 @@ def test_the_progress_bar_shows_time_left_and_all_figures_in_80_columns(
 
 
 def test_export_adds_facts_to_the_card(picknet: Picknet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def export_run(run: Path, out: Path) -> None:
+    def export_run(run: Path, out: Path, *, facts: dict[str, Any]) -> None:
         out.mkdir()
-        (out / "card.json").write_text('{"stages": {}, "licence": "unknown"}')
+        (out / "card.json").write_text(json.dumps({"stages": {}, "licence": "unknown"} | facts))
 
     monkeypatch.setattr("picknet.training.recipe.export_run", export_run)
     (tmp_path / "facts.json").write_text('{"licence": "Apache-2.0"}')

@@ -222,7 +222,7 @@ def test_a_broken_zip_is_named(tmp_path: Path) -> None:
     assert "train_val_videodatainfo.json.zip: not a readable zip file" in complaint(tmp_path, "msrvtt")
     with zipfile.ZipFile(tmp_path / "train_val_videodatainfo.json.zip", "w") as archive:
         archive.writestr("category.txt", "")
-    assert "holds no train_val_videodatainfo.json (files: category.txt)" in complaint(tmp_path, "msrvtt")
+    assert "does not contain train_val_videodatainfo.json (files: category.txt)" in complaint(tmp_path, "msrvtt")
 
 
 @needs_shared

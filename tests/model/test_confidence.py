@@ -140,5 +140,5 @@ def test_an_invalid_confidence_in_a_card_is_named(stored):
     with pytest.raises(BadCalibration) as refused:
         Confidence.from_card({"confidence": stored}, Path("m/card.json"))
     assert str(refused.value) == (
-        "m/card.json: confidence needs two numbers, bias and slope; take it out, calibrate again"
+        "m/card.json: confidence needs two numbers, bias and slope; remove it, calibrate again"
     )

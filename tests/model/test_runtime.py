@@ -378,7 +378,7 @@ def test_missing_and_empty_parts_are_named(copy, capfd):
     (copy / "policy.onnx").unlink()
     (copy / "words.txt").write_text("")
     assert complaint(copy, capfd) == (
-        f"{copy}: is not a whole model: words.txt, policy.onnx missing or empty; export the model again"
+        f"{copy}: incomplete model: words.txt, policy.onnx missing or empty; export the model again"
     )
 
 

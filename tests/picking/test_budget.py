@@ -142,7 +142,7 @@ def test_a_budget_needs_no_model_and_starts_with_the_very_first_frame(tmp_path, 
 def test_exact_budgets_up_to_the_number_of_frames_are_possible(tmp_path):
     video = write_clip(tmp_path / "clip.mp4", num_frames=50)
     assert [number_of(np.asarray(frame)) for frame in pick(video, budget=50, exact=True)] == list(range(50))
-    with pytest.raises(BadSetting, match=r"clip\.mp4: exactly 51 frames were asked for, and it has 50"):
+    with pytest.raises(BadSetting, match=r"clip\.mp4: exactly 51 frames were asked for, but it has 50"):
         pick(video, budget=51, exact=True)
     with pytest.raises(BadSetting, match="exact is True: it needs a budget"):
         pick(video, exact=True)

@@ -182,6 +182,6 @@ def test_frames_are_kept_small_and_beyond_a_limit_on_disk(tmp_path: Path, monkey
     for one in in_a_row(*[5] * 20):
         board.add(one, blue(30))
     assert board._frames._rolled
-    assert all(len(scene.frames) <= storyboard.MAX_FRAMES for scene in board._scenes)
+    assert all(len(scene.frames) <= storyboard.MAX_CARD_FRAMES for scene in board._scenes)
     board.end()
     assert len(board.pages) == 1

@@ -577,7 +577,7 @@ def test_a_day_of_a_camera_takes_no_more_memory_than_its_first_hour(captioner):
     # A scene begins a frame after its view and lasts 60 frames: two picks, the last 31 frames after the change. The
     # first scene begins at 0 and lasts a frame longer, for a third.
     num_views = day // 60
-    assert (update.frames_seen, update.num_picks, update.scene) == (day - 60 + 32, 2 * num_views + 1, num_views - 1)
+    assert (update.frames_seen, update.total_picks, update.scene) == (day - 60 + 32, 2 * num_views + 1, num_views - 1)
     assert len(hours) == 23
     assert max(hours) - hours[0] < 10
 
@@ -596,9 +596,9 @@ def test_the_command_prints_an_object_for_each_pick(model_folder, chunks):
     out, err = process.communicate(b"".join(chunks), timeout=60)
     updates = [json.loads(line) for line in out.splitlines()]
     assert process.returncode == 0
-    keys = ["video", "seconds", "caption", "changed", "confidence", "num_picks", "picks", "frames_seen", "scene"]
-    assert [list(update) for update in updates] == [[*keys, "lag", "model", "damage"]] * len(updates)
-    assert [update["num_picks"] for update in updates] == list(range(1, len(updates) + 1))
+    keys = ["video", "seconds", "caption", "changed", "confidence", "num_picks", "picks", "total_picks", "frames_seen"]
+    assert [list(update) for update in updates] == [[*keys, "scene", "lag", "model", "damage"]] * len(updates)
+    assert [update["total_picks"] for update in updates] == list(range(1, len(updates) + 1))
     assert updates[0]["changed"]
     assert re.fullmatch(
         rf"picknet: standard input: 60 frames until 0:00:11, {len(updates)} picks?, \d+ captions?\n", err.decode()

@@ -137,6 +137,7 @@ def evaluate(
                     name=name.value,
                     beam=beam,
                     num_frames=frames,
+                    seed=seed,
                     on_clip=lambda clip: advance(),
                 )
             for warning in warned:
@@ -402,6 +403,7 @@ def compare(
             words += ["--model", name] if name else []
             words += ["--clips", str(lists[number])] if lists else []
         words += ["--beam", str(beam), "--subsets", str(subsets), "--seed", str(seed)]
+        words += ["--meteor"] if meteor else []
         comparison_page.write(result, out, command=shlex.join(["picknet", "compare", *words]))
     hint = f"in {out / 'comparison.md'}" if out else "with --out DIR"
     print("\n".join([comparison_page.tables(result), *_missing_text(result.missing, hint)]), flush=True)

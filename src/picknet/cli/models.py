@@ -64,7 +64,7 @@ def info(
 
 
 def _page(facts: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
-    """The facts for people, a section after the other. width: columns of the terminal; None: lines are not wrapped."""
+    """The facts for people, one section after another. width: columns of the terminal; None: lines are not wrapped."""
     card = dict(facts["card"])
     description = card.pop("description", None)
     yield f"{facts['model']}: {description}" if description else facts["model"]
@@ -105,7 +105,7 @@ def _page(facts: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
 def _rows(name: str, value: Any) -> Rows:
     """What a card says under a name, as names and values."""
     if name == "stages" and isinstance(value, dict):
-        return [(stage, _stage(facts)) for stage, facts in value.items()]
+        return [(stage, _stage(stage, facts)) for stage, facts in value.items()]
     if name == "clips" and isinstance(value, dict):
         return [(f"{split} clips", _clips(facts)) for split, facts in value.items()]
     if isinstance(value, dict):
@@ -115,11 +115,12 @@ def _rows(name: str, value: Any) -> Rows:
     return [(_words(name), _text(value))]
 
 
-def _stage(facts: Any) -> str:
+def _stage(stage: str, facts: Any) -> str:
     """Validation during training is greedy; the scores below it use a beam."""
     if not isinstance(facts, dict):
         return _text(facts)
-    labels = {"epoch": "best epoch {}", "val_cider": "validation CIDEr {} (greedy)", "val_picks": "{} picks a clip"}
+    frames = "{} evenly spaced frames a clip" if stage == "supervision" else "{} picks a clip"
+    labels = {"epoch": "best epoch {}", "val_cider": "validation CIDEr {} (greedy)", "val_picks": frames}
     return ", ".join(
         labels[name].format(value) if name in labels else f"{_words(name)} {value}" for name, value in facts.items()
     )

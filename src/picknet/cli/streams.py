@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from picknet.video.live import Live
 
 SOURCE = "Source"
-CSV_COLUMNS = ("video", "seconds", "caption", "changed", "confidence", "num_picks", "frames_seen", "scene", "lag")
+CSV_COLUMNS = ("video", "seconds", "caption", "changed", "confidence", "total_picks", "frames_seen", "scene", "lag")
 
 
 def stream(
@@ -107,7 +107,7 @@ def stream(
         num_picks = num_captions = 0
         try:
             for update in captioner.stream(live, beam=beam):
-                num_picks, num_captions = update.num_picks, num_captions + update.changed
+                num_picks, num_captions = update.total_picks, num_captions + update.changed
                 if update.changed or not only_changes:
                     printer.print(update)
         finally:
@@ -142,7 +142,7 @@ class _Printer:
             elif not self._rewrites:
                 self._write(f"{clock(update.seconds)}  {update.text}\n")
             else:
-                picks = f"{many(update.num_picks, 'pick')} of {many(update.frames_seen, 'frame')}"
+                picks = f"{many(update.total_picks, 'pick')} of {many(update.frames_seen, 'frame')}"
                 line = f"{clock(update.seconds)}  {update.text}  ({picks})"
                 self._line = line[: shutil.get_terminal_size().columns - 1]
                 self._write(f"\r\x1b[2K{self._line}")

@@ -177,16 +177,11 @@ def export(
     quiet: Quiet = False,
 ) -> None:
     """Write the best model of a run as a model folder."""
-    from picknet.files import write_text
-
-    more = _read_card(card) if card else {}
+    facts = _read_card(card) if card else {}
     with _train_extra():
         from picknet.training import recipe
 
-        recipe.export_run(run, out)
-    if more:
-        written = json.loads((out / "card.json").read_text(encoding="utf-8"))
-        write_text(out / "card.json", json.dumps(written | more, indent=2, ensure_ascii=False) + "\n")
+        recipe.export_run(run, out, facts=facts)
     print(out)
 
 

@@ -116,7 +116,7 @@ def read_text(path: Path) -> str:
             with zipfile.ZipFile(path) as archive:
                 member = next((name for name in archive.namelist() if Path(name).name == path.stem), None)
                 if member is None:
-                    raise BadData(f"{path}: holds no {path.stem} (files: {', '.join(archive.namelist())})")
+                    raise BadData(f"{path}: does not contain {path.stem} (files: {', '.join(archive.namelist())})")
                 data = archive.read(member)
         elif path.suffix == ".gz":
             data = gzip.decompress(path.read_bytes())

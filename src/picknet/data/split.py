@@ -116,6 +116,15 @@ def load_split(folder: str | os.PathLike[str], *, dataset: Dataset, split: str) 
     return Split(dataset, split, tuple(clips), tuple(missing))
 
 
+def file_facts(path: Path) -> list[str | int]:
+    """What identifies a file in a cache: its path, size, time of change and mode; zeros if it is gone."""
+    try:
+        status = path.stat()
+    except OSError:
+        return [str(path.resolve()), 0, 0, 0]
+    return [str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_mode]  # the mode may forbid reading
+
+
 def only(split: Split, path: str | os.PathLike[str]) -> Split:
     """The clips of a split named in a text file, one per line, or in a run folder: those it was validated on."""
     try:
@@ -129,7 +138,8 @@ def only(split: Split, path: str | os.PathLike[str]) -> Split:
     known = {clip.name for clip in split.clips} | {clip.name for clip in split.missing}
     for name, number in wanted.items():
         if name not in known:
-            raise BadData(f"{path}:{number}: {name!r} is not a clip of the {split.name} split of {split.dataset}")
+            where = path if folder else f"{path}:{number}"
+            raise BadData(f"{where}: {name!r} is not a clip of the {split.name} split of {split.dataset}")
     clips = tuple(clip for clip in split.clips if clip.name in wanted)
     if not clips:
         raise BadData(f"{path}: names no clip that can be used; expected one clip name per line")

@@ -1,4 +1,4 @@
-"""Compiled graphs, cached in the user's cache folder. Results are the same without the cache, only later.
+"""Compiled graphs, cached in the user's cache folder. Results are the same without the cache, but later.
 
 Each entry is a file, written whole or not at all, with a checksum in front. An entry that cannot be read, was cut short
 or changed counts as missing; one that cannot be written (a full disk, a read-only folder) is skipped.

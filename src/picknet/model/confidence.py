@@ -47,7 +47,7 @@ class Confidence:
         except (TypeError, KeyError, ValueError, OverflowError):
             bias = slope = math.nan
         if not math.isfinite(bias) or not math.isfinite(slope):
-            raise BadCalibration(f"{path}: confidence needs two numbers, bias and slope; take it out, calibrate again")
+            raise BadCalibration(f"{path}: confidence needs two numbers, bias and slope; remove it, calibrate again")
         return cls(bias, slope)
 
     def of(self, text: str, log_probability: float) -> float:

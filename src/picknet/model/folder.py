@@ -97,7 +97,7 @@ class ModelFolder:
         parts = [self.path / part for part in PARTS]
         missing = [part.name for part in parts if not part.is_file() or not part.stat().st_size]
         if missing:
-            raise BadModel(f"{self.path}: is not a whole model: {', '.join(missing)} missing or empty; {EXPORT_AGAIN}")
+            raise BadModel(f"{self.path}: incomplete model: {', '.join(missing)} missing or empty; {EXPORT_AGAIN}")
 
     def _read_card(self) -> dict[str, Any]:
         path = self.path / "card.json"

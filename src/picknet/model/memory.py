@@ -11,7 +11,7 @@ from picknet.video.frame import Frame
 
 Array = NDArray[Any]
 
-MAX_PENDING = 8
+MAX_QUEUED_PICKS = 8
 """Frames in the CNN's queue at once. More are not faster, and each takes memory."""
 
 
@@ -37,7 +37,7 @@ class SceneMemory:
         self._pending.append(self._runtime.start_features(pixels))
         self._has_lost_pixels |= len(self._pixels) == self._pixels.maxlen
         self._pixels.append(pixels)
-        while self._pending and (self._pending[0].is_ready or len(self._pending) > MAX_PENDING):
+        while self._pending and (self._pending[0].is_ready or len(self._pending) > MAX_QUEUED_PICKS):
             self._encode_oldest()
 
     def state(self) -> EncoderState:

@@ -22,7 +22,7 @@ PRECISION = {"cnn": "f16", "policy": "f32", "encoder": "f32", "decoder": "f32"}
 On ARM, f16 makes EfficientNet-Lite2 1.7 times as fast, and its features differ from those of f32 by some 3 %. The other
 graphs are cheap, and f32 keeps their sums exact over many steps.
 """
-MAX_PENDING = 4
+MAX_QUEUED_FRAMES = 4
 """Frames of one call that are given to the CNN ahead of time: enough that it never waits for the next."""
 
 
@@ -150,6 +150,6 @@ def _features(cnn: CompiledGraph, pixels: Array) -> Array:
     pending: deque[PendingFeatures] = deque()
     for one in pixels:
         pending.append(cnn.start(one))
-        if len(pending) > MAX_PENDING:
+        if len(pending) > MAX_QUEUED_FRAMES:
             features.append(pending.popleft().result())
     return np.concatenate([*features, *(one.result() for one in pending)])

@@ -71,7 +71,7 @@ class SentenceWriter:
         `count`, since about half of what it finds says the same in other words. They are in order of falling
         probability, and each has a word that none before it has; empty words and endings of words do not count.
         Sentences that are likelier than the caption are left out: they are shorter, and by log P / length^exponent,
-        which the search goes by, the caption is better.
+        by which the search ranks sentences, the caption is better.
         """
         return self._with_others(state, self._search(state, beam=beam)[0], beam=beam, count=count)
 

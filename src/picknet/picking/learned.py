@@ -1,6 +1,5 @@
 """The learned pickers: the paper's PickNet, and one that picks at a steady stride."""
 
-import functools
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -81,13 +80,15 @@ class StridePicker:
         self._threshold = threshold
         self._looks = looks
         self._plan_lock = threading.Lock()
-        self._cached_plan = functools.lru_cache(self._make_plan)
+        self._plans: dict[int, Plan] = {}
 
     def plan(self, count: int) -> Plan | None:
         if self._looks:
             return None
-        with self._plan_lock:  # lru_cache would let two threads make the same plan
-            return self._cached_plan(count)
+        with self._plan_lock:
+            if count not in self._plans:
+                self._plans[count] = self._make_plan(count)
+            return self._plans[count]
 
     def _make_plan(self, count: int) -> Plan:
         black = np.zeros((GLANCE_SIZE, GLANCE_SIZE, 3), np.uint8)

@@ -7,7 +7,6 @@ from html import escape
 
 from PIL import Image
 
-from picknet.show.frames import PickedFrame
 from picknet.show.page import Picture, Thumbnail
 from picknet.timecode import short_clock
 
@@ -17,7 +16,7 @@ MAX_IMAGES = 12
 """More images than this are thinned out evenly: a notebook keeps them all in its file."""
 
 
-def html(title: str, lines: Sequence[str], images: Sequence[Picture | PickedFrame]) -> str:
+def html(title: str, lines: Sequence[str], images: Sequence[Picture]) -> str:
     """The title, lines of facts in smaller type, and the images with their times; no script, nothing to download.
 
     Text has the colour of the notebook, so that it can be read in light and dark themes.
@@ -33,11 +32,7 @@ def html(title: str, lines: Sequence[str], images: Sequence[Picture | PickedFram
     )
 
 
-def _small(image: Picture | PickedFrame) -> Image.Image:
-    if isinstance(image, PickedFrame):
-        small = image.convert("RGB")
-        small.thumbnail((MAX_SIDE, MAX_SIDE))
-        return small
+def _small(image: Picture) -> Image.Image:
     return Image.fromarray(Thumbnail.of(image, max_side=MAX_SIDE).pixels())
 
 

@@ -1,5 +1,6 @@
 """A film on paper: a card for each segment, with its frames, time and caption, in a compact grid."""
 
+import contextlib
 import io
 import math
 import os
@@ -42,7 +43,7 @@ PAGE_HEIGHT = 2262
 """Pixels: a page has the proportions of A4."""
 MAX_SIDE = 320
 """Pixels: the longer side of the frames that are kept until the pages are drawn."""
-MAX_FRAMES = 6
+MAX_CARD_FRAMES = 6
 """Frames of a segment that are kept."""
 MAX_FRAME_BYTES = 15_000
 MEMORY_BYTES = 16_000_000
@@ -82,7 +83,7 @@ class Storyboard:
     def add(self, segment: "Segment", frames: Sequence[Picture]) -> None:
         """Add the next segment. frames: its picked frames, or some of them."""
         stored = []
-        for place in _spread(len(frames), MAX_FRAMES):
+        for place in _spread(len(frames), MAX_CARD_FRAMES):
             content, aspect = _jpeg(frames[place])
             offset = self._frames.seek(0, io.SEEK_END)
             self._frames.write(content)
@@ -92,7 +93,9 @@ class Storyboard:
     def end(self) -> None:
         """Write the pages: none where there is no segment. A second call does nothing."""
         scenes, self._scenes = self._scenes, []
-        if scenes:
+        with contextlib.closing(self._frames):
+            if not scenes:
+                return
             grid, pages = _layout(scenes)
             for number, rows in enumerate(pages, start=1):
                 path = self._path
@@ -100,7 +103,6 @@ class Storyboard:
                     path = path.with_name(f"{path.stem}-p{number:03d}{path.suffix}")
                 save(self._drawn(grid, rows, scenes, f"page {number} of {len(pages)}" if len(pages) > 1 else ""), path)
                 self.pages.append(path)
-        self._frames.close()
 
     def _drawn(self, grid: "_Grid", rows: "Sequence[_Row]", scenes: "Sequence[_Scene]", number: str) -> Image.Image:
         height = HEADER_HEIGHT + sum(row.height for row in rows) + ROW_GAP * (len(rows) - 1)
@@ -209,7 +211,7 @@ class _Grid:
         return round(1.25 * self.text_size)
 
     def width(self, span: int) -> float:
-        """Pixels of so many columns and the gutters between them."""
+        """Width in pixels of `span` columns and the gutters between them."""
         return span * self.column + (span - 1) * GUTTER
 
 
@@ -337,6 +339,7 @@ def _lines(text: str, *, size: int, width: float, max_lines: int) -> list[str]:
         lines = [*lines[: max_lines - 1], shortened(" ".join(lines[max_lines - 1 :]), size=size, width=width)]
     return lines
 
+
 # --- Drawing ---
 
 
@@ -422,7 +425,7 @@ def _draw_legend(draw: ImageDraw.ImageDraw, right: int, baseline: int) -> None:
 
 
 def _ribbon(scenes: Sequence[_Scene], *, start: float, end: float) -> Image.Image:
-    """The whole film from left to right, coloured by confidence; what other pages show is faded."""
+    """The whole film from left to right, coloured by confidence; segments on other pages are drawn thinner."""
     ribbon = Image.new("RGB", (INNER_WIDTH, 26), PAPER)
     draw = ImageDraw.Draw(ribbon)
     scale = INNER_WIDTH / max(scenes[-1].end - scenes[0].start, 1e-3)

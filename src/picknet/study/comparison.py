@@ -132,8 +132,10 @@ def compare(
                 missing.append(Missing(clip.name, str(error)))
             on_clip(clip)
     first = judges[0][1]
+    num_absent = sum(len(split.missing) for _, split in judges)  # those that could not be read come after them
     if not judged:
-        raise BadData(f"no clip of the {first.name} split of {first.dataset} can be read (first: {missing[-1].reason})")
+        reason = missing[num_absent].reason
+        raise BadData(f"no clip of the {first.name} split of {first.dataset} can be read (first: {reason})")
     references = {clip.name: [tokenise(caption) for caption in clips[clip.name].captions] for clip in judged}
     ciders = _ciders(judged, references)
     return Comparison(
@@ -222,6 +224,8 @@ def _mean(scores: Sequence[Scores]) -> Scores:
 
 
 def _with_intervals(rows: Sequence[Row], *, seed: int) -> tuple[Row, ...]:
+    if len(rows[0].ciders) < 2:  # nothing to resample
+        return tuple(rows)
     weights = resamples(len(rows[0].ciders), seed=seed)
     curves: dict[str, list[Row]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""A comparison on paper: tables as Markdown and CSV, and its two charts."""
+"""The files of a comparison: tables as Markdown and CSV, and its two charts."""
 
 import csv
 import io

@@ -49,7 +49,7 @@ ROW_NAMES = {
     "picknet": "PickNet", "all": "Baseline", "kmeans": "k-means", "every": "Every n-th", "scene": "Scene change",
 }  # fmt: skip
 PICKER_SETTINGS = ("k", "n", "probability", "change")
-"""Attributes of pickers that belong into a result."""
+"""Attributes of pickers that are part of a result."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,8 @@ def evaluate(
         on_clip(clip)
     seconds = time.perf_counter() - start
     if not captions:
-        raise BadData(f"no clip of the {split.name} split of {split.dataset} can be read (first: {missing[-1].reason})")
+        reason = missing[len(split.missing)].reason
+        raise BadData(f"no clip of the {split.name} split of {split.dataset} can be read (first: {reason})")
     measured = metrics.measure(
         {clip: caption.text for clip, caption in captions.items()},
         {clip.name: clip.captions for clip in split.clips if clip.name in captions},

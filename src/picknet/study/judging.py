@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.captioner import Captioner, NothingToCaption
-from picknet.data.split import Clip
+from picknet.data.split import Clip, file_facts
 from picknet.files import written_whole
 from picknet.model.runtime import EncoderState, Runtime
 from picknet.picking.learned import learned_picker
@@ -149,15 +149,7 @@ class ClipFeatures:
     def _cache_path(self, clip: Clip) -> Path | None:
         if self.cache is None:
             return None
-        status = clip.path.stat()
-        # The path, since copies of different clips may agree in name, size and time of change.
-        facts = [
-            self._cnn,
-            self.captioner.config.video.num_frames,
-            str(clip.path.resolve()),
-            status.st_size,
-            status.st_mtime_ns,
-        ]
+        facts = [self._cnn, self.captioner.config.video.num_frames, *file_facts(clip.path)]
         return self.cache / f"{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}.npz"
 
 

@@ -122,7 +122,7 @@ def _read(path: Path, parse: Callable[[str], Any], gaps: list[str]) -> dict[str,
         gaps.append(f"{name} cannot be read ({error})")
         return {}
     if not isinstance(content, dict):
-        gaps.append(f"{name} holds no table")
+        gaps.append(f"{name} is not a table")
         return {}
     return content
 

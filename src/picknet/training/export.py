@@ -36,6 +36,8 @@ def export(
     from safetensors.torch import save
 
     target = Path(folder)
+    if target.is_symlink():
+        target = target.resolve()  # the link stays; the model behind it is replaced
     if target.exists() and not (target / "words.txt").exists() and (not target.is_dir() or any(target.iterdir())):
         raise UnwritableFile(f"{target}: exists and is not a model folder; choose a new folder")
     try:

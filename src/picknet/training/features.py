@@ -20,7 +20,7 @@ from torch import Tensor
 
 from picknet.config import Config
 from picknet.data import BadData
-from picknet.data.split import Clip, Missing, Split
+from picknet.data.split import Clip, Missing, Split, file_facts
 from picknet.files import written_whole
 from picknet.training.cnn import CNN
 from picknet.training.network import gather_picked
@@ -264,8 +264,7 @@ def _fingerprint(cnn: CNN, config: Config) -> str:
 
 
 def _cache_path(cache: Path, clip: Clip, fingerprint: str) -> Path:
-    status = clip.path.stat()
-    key = json.dumps([fingerprint, str(clip.path.resolve()), status.st_size, status.st_mtime_ns])
+    key = json.dumps([fingerprint, *file_facts(clip.path)])
     return cache / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
 
 

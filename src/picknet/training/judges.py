@@ -1,4 +1,4 @@
-"""Who rewards PickNet: the captioner in training, as in the paper, or captioners trained on other folds."""
+"""The captioners that reward PickNet: the one in training, as in the paper, or ones trained on other folds."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -92,7 +92,9 @@ def environment_of_judges(
         network, vocabulary, settings = load_network(run.folder / "model")
         network.to(device).eval()
         settings = dataclasses.replace(settings, video=config.video)
-        clips = tuple(clip for clip in data.train.clips if clip.name in run.clips)
+        prefix = f"{split.dataset}/"  # of several data sets; a fold with styles is of the first alone, without it
+        names = (run.clips, {f"{prefix}{name}" for name in run.clips})
+        clips = tuple(clip for clip in data.train.clips if any(clip.name in some for some in names))
         if not clips:
             raise BadRun(f"{run.folder}: was not validated on any clip of this training split, so it cannot judge them")
         judged = dataclasses.replace(split, clips=clips, missing=())

@@ -23,6 +23,7 @@ DROP, PICK = 0, 1
 STRIDE_SHARPNESS = 8.0
 """Initial k of the stride policy: with a stride of 7.5 frames, most sampled picks are within 2 frames of it."""
 
+
 class Walk(NamedTuple):
     """PickNet's actions on a batch of clips."""
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.data import BadData
-from picknet.data.split import Clip, Missing, Split
+from picknet.data.split import Clip, Missing, Split, file_facts
 from picknet.errors import PicknetError
 from picknet.files import written_whole
 from picknet.video.file import UnreadableVideo, pixels_and_glances
@@ -111,12 +111,7 @@ def _store_path(split: Split, *, num_frames: int, size: int, cache: Path) -> Pat
     """The file name is a hash of everything that determines the content."""
     key = hashlib.sha256(json.dumps([STORE_FORMAT, num_frames, size]).encode())
     for clip in split.clips:
-        try:
-            status = clip.path.stat()
-            file = (status.st_size, status.st_mtime_ns, status.st_mode)  # the mode may forbid reading
-        except OSError:
-            file = (0, 0, 0)
-        key.update(json.dumps([str(clip.path.resolve()), *file]).encode())
+        key.update(json.dumps(file_facts(clip.path)).encode())
     return cache / f"{key.hexdigest()[:32]}.pixels"
 
 

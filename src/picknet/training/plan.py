@@ -65,10 +65,11 @@ def make_plan(
         judges=tuple(map(Path, judges)),
     )
     trained = start or "supervision" in plan.stages or checkpoint(out, "supervision", "best").exists()
-    if "reinforcement" in plan.stages and not trained:
+    rewarded = [stage for stage in ("reinforcement", "adaptation") if stage in plan.stages]
+    if rewarded and not trained:
         raise BadConfig(
-            "reinforcement needs a trained captioner to reward picks: start from a model (--from), or run supervision "
-            "first (--stage supervision, then --stage reinforcement --resume)"
+            f"{rewarded[0]} needs a trained captioner to reward picks: start from a model (--from), or run supervision "
+            f"first (--stage supervision, then --stage {rewarded[0]} --resume)"
         )
     return plan
 
@@ -117,6 +118,8 @@ def _find_stages(stages: Sequence[str] | None, config: Config, *, fine_tunes: bo
         if not fine_tunes:
             return tuple(default)
         return ("adaptation",) if epochs["adaptation"] else (default[0],)
+    if not stages:
+        raise BadConfig(f"no stage is named, so nothing would be trained (possible: {', '.join(STAGES)})")
     for stage in stages:
         if stage not in STAGES:
             raise BadConfig(f"--stage {stage}: no such stage (possible: {', '.join(STAGES)})")

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -109,8 +109,13 @@ def train(
     return folder / "model"
 
 
-def export_run(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
-    """Write the best model of a run as a model folder, also if the run has not finished."""
+def export_run(
+    run: str | os.PathLike[str], out: str | os.PathLike[str], *, facts: Mapping[str, Any] | None = None
+) -> None:
+    """Write the best model of a run as a model folder, also if the run has not finished.
+
+    facts: added to the model's card.
+    """
     folder = Path(run)
     if not (folder / "checkpoints").is_dir():
         raise BadRun(f"{folder}: not a run folder with a checkpoint")
@@ -124,7 +129,7 @@ def export_run(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> None
         network = Network(config.model, len(vocabulary))
         for stage in STAGES:
             load_best(folder, stage, network)
-    export(network, vocabulary, config, Path(out), card=card(folder))
+    export(network, vocabulary, config, Path(out), card=card(folder) | dict(facts or {}))
 
 
 # --- The steps of `train` ---

@@ -236,7 +236,9 @@ def claim(
     if not written.exists():
         if resume:
             raise BadRun(f"{folder}: no run to resume here; to start one, leave out --resume")
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        # A run that was killed before its config was written may start again.
+        first_files = {"versions.json", "origin.json"}
+        if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - first_files):
             raise BadRun(f"{folder}: exists and is not a run folder; choose a new folder")
         write_text(folder / "versions.json", json.dumps(_versions(command), indent=2) + "\n")
         write_text(folder / "origin.json", json.dumps(origin, indent=2) + "\n")

@@ -10,7 +10,7 @@ from av.video.reformatter import Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from picknet.errors import BadSetting
+from picknet.errors import BadSetting, PicknetError
 
 GLANCE_SIZE = 56
 """Height and width of a glance, the small grey picture that a picker decides on."""
@@ -22,6 +22,10 @@ _TIMESTAMP_ERROR = 0.0005
 """Seconds by which a container may round a timestamp: Matroska stores whole milliseconds."""
 _MAX_PIXEL_ASPECT = 4.0
 """Largest credible ratio between the sides of a pixel; the widest pixels in use are twice as wide as high."""
+
+
+class BadPixels(PicknetError, ValueError, TypeError):
+    """Frames that are not RGB arrays (H, W, 3) of uint8."""
 
 
 class Frame:
@@ -58,9 +62,9 @@ class Frame:
     def from_pixels(cls, pixels: NDArray[np.uint8], *, index: int, seconds: float) -> Self:
         """A frame of your own pixels: RGB (H, W, 3) of uint8, copied."""
         if not isinstance(pixels, np.ndarray):
-            raise TypeError(f"a frame is RGB (H, W, 3) of uint8, not {type(pixels).__name__}")
+            raise BadPixels(f"a frame is RGB (H, W, 3) of uint8, not {type(pixels).__name__}")
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
-            raise ValueError(f"a frame is RGB (H, W, 3) of uint8, not {pixels.shape} of {pixels.dtype}")
+            raise BadPixels(f"a frame is RGB (H, W, 3) of uint8, not {pixels.shape} of {pixels.dtype}")
         picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
         return cls(picture, index=index, seconds=seconds)
 
@@ -112,9 +116,9 @@ def frames_from(items: Iterable[Frame | NDArray[np.uint8]], *, fps: float = 1.0)
     """
     checked_fps(fps)
     if not isinstance(items, Iterable):
-        raise TypeError(f"frames are an iterable of frames or RGB arrays, not {type(items).__name__}")
+        raise BadPixels(f"frames are an iterable of frames or RGB arrays, not {type(items).__name__}")
     if isinstance(items, np.ndarray) and items.ndim != 4:
-        raise ValueError(f"an array of frames is RGB (n, H, W, 3) of uint8, not {items.shape} of {items.dtype}")
+        raise BadPixels(f"an array of frames is RGB (n, H, W, 3) of uint8, not {items.shape} of {items.dtype}")
     return (
         item if isinstance(item, Frame) else Frame.from_pixels(item, index=index, seconds=index / fps)
         for index, item in enumerate(items)
