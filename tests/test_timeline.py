@@ -523,10 +523,10 @@ def test_a_damaged_film_is_told_as_far_as_it_goes(timeline, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--out", "film.doc"], "--out film.doc: which --format? By themselves, .txt, .json, .jsonl, .csv, .srt,"),
-        (["--out", "film.srt", "--format", "vtt"], "--out film.srt: is srt by its name, but --format says vtt"),
+        (["--out", "film.doc"], "--out film.doc: unknown suffix; pass --format, or use one of .txt, .json, .jsonl, .csv, .srt,"),
+        (["--out", "film.srt", "--format", "vtt"], "--out film.srt: the suffix means srt, but --format is vtt"),
         (["two", "--out", "film.srt"], "--out film.srt: one file cannot hold the timelines of 2 films; name a folder"),
-        (["--out", "film.srt", "--format", "scenes"], "--out film.srt: is srt by its name, but --format says scenes"),
+        (["--out", "film.srt", "--format", "scenes"], "--out film.srt: the suffix means srt, but --format is scenes"),
         (["two", "--format", "edl"], "--format edl: is for one film; for 2 of them name a folder, --out FOLDER"),
         (["two", "--format", "srt"], "--format srt: is for one film; for 2 of them name a folder, --out FOLDER"),
         (["--sheet", "board.doc"], "--sheet board.doc: a sheet ends in .png, .jpg, .jpeg, .webp; a folder's name"),
