@@ -523,7 +523,7 @@ def test_a_damaged_film_is_told_as_far_as_it_goes(timeline, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--out", "film.doc"], "--out film.doc: unknown suffix; pass --format, or use one of .txt, .json, .jsonl, .csv, .srt,"),
+        (["--out", "film.doc"], "--out film.doc: unknown suffix; pass --format, or use one of .txt, .json, .jsonl,"),
         (["--out", "film.srt", "--format", "vtt"], "--out film.srt: the suffix means srt, but --format is vtt"),
         (["two", "--out", "film.srt"], "--out film.srt: one file cannot hold the timelines of 2 films; name a folder"),
         (["--out", "film.srt", "--format", "scenes"], "--out film.srt: the suffix means srt, but --format is scenes"),
