@@ -184,6 +184,12 @@ def test_compare_prints_the_tables_and_writes_them_with_the_command(
     assert f"$ picknet compare {command}\n" in written
     assert "- gone: no video named gone\n" in written
     assert len(list((tmp_path / "cache").iterdir())) == 2
+    _, table, _ = picknet("compare", *options, "--cache", tmp_path / "cache", "--format", "csv")
+    assert table == (tmp_path / "out" / "comparison.csv").read_text()
+    _, lines, _ = picknet("compare", *options, "--cache", tmp_path / "cache", "--format", "jsonl")
+    rows = [json.loads(line) for line in lines.splitlines()]
+    assert [list(row) for row in rows] == [table.splitlines()[0].split(",")] * (table.count("\n") - 1)
+    assert {row["picker"] for row in rows} >= {"picknet", "uniform", "all"}
 
 
 @on_linux

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from picknet.cli.arguments import (
+    FORMAT_HELP,
     MODEL,
     OUTPUT,
     PICKING,
@@ -330,6 +331,10 @@ def compare(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    format: Annotated[
+        ResultFormat,
+        typer.Option("--format", "-f", metavar="FORMAT", help=FORMAT_HELP, rich_help_panel=OUTPUT),
+    ] = ResultFormat.text,
     quiet: Quiet = False,
     model: Annotated[
         list[str] | None,
@@ -405,5 +410,10 @@ def compare(
         words += ["--beam", str(beam), "--subsets", str(subsets), "--seed", str(seed)]
         words += ["--meteor"] if meteor else []
         comparison_page.write(result, out, command=shlex.join(["picknet", "compare", *words]))
-    hint = f"in {out / 'comparison.md'}" if out else "with --out DIR"
-    print("\n".join([comparison_page.tables(result), *_missing_text(result.missing, hint)]), flush=True)
+    if format in (ResultFormat.json, ResultFormat.jsonl):
+        print("".join(json.dumps(row) + "\n" for row in comparison_page.rows(result)), end="", flush=True)
+    elif format is ResultFormat.csv:
+        print(comparison_page.csv_table(result), end="", flush=True)
+    else:
+        hint = f"in {out / 'comparison.md'}" if out else "with --out DIR"
+        print("\n".join([comparison_page.tables(result), *_missing_text(result.missing, hint)]), flush=True)

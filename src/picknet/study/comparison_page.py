@@ -1,13 +1,13 @@
 """The files of a comparison: tables as Markdown and CSV, and its two charts."""
 
 import csv
+import dataclasses
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from picknet.files import write_text
-from picknet.metrics import Scores
 from picknet.study.charts import GREEN, INK, LIGHT_GREY, Line, Panel, line_chart, save
 from picknet.study.comparison import NAMES, REFERENCE, Comparison, Difference, Row, merged
 from picknet.study.evaluation import markdown_table, score_text
@@ -32,7 +32,7 @@ def write(comparison: Comparison, folder: Path, *, command: str) -> None:
 
     command: the command that made the comparison, for the page.
     """
-    write_text(folder / "comparison.csv", _csv(comparison))
+    write_text(folder / "comparison.csv", csv_table(comparison))
     write_text(folder / "clips.csv", _clips_csv(comparison))
     charts = {"comparison": chart(comparison)} | ({"room": room_chart(comparison)} if comparison.rooms else {})
     for name, figure in charts.items():
@@ -94,17 +94,25 @@ def _difference_text(value: Difference | None) -> str:
     return f"{mean:+.1f} ({low:+.1f} … {high:+.1f})".replace("-", "−")
 
 
-def _csv(comparison: Comparison) -> str:
-    text = io.StringIO()
-    scores = tuple(Scores.__dataclass_fields__)
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["picker", "setting", "own", "mean_picks", *scores, "cider_spread", *COLUMNS])
+def rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    """A row for each picker and setting, as JSON types: picks, scores and intervals."""
     for row in comparison.rows:
         found = row.differences.get(REFERENCE)
         ends = (*(row.interval or (None, None)), *((found.mean, found.low, found.high) if found else (None,) * 3))
-        numbers = (*(getattr(row.scores, name) for name in scores), row.spread, *ends)
-        shown = ["" if number is None else f"{number:.4f}" for number in numbers]
-        rows.writerow([row.picker, row.setting, int(row.own), f"{row.mean_picks:.4f}", *shown])
+        about = {"picker": row.picker, "setting": row.setting, "own": row.own, "mean_picks": row.mean_picks}
+        scores = {**dataclasses.asdict(row.scores), "cider_spread": row.spread}
+        yield {**about, **scores, **dict(zip(COLUMNS, ends, strict=True))}
+
+
+def csv_table(comparison: Comparison) -> str:
+    """The rows as CSV, numbers with four decimals."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    for number, row in enumerate(rows(comparison)):
+        if not number:
+            table.writerow(row)
+        cells = {**row, "own": int(row["own"])}.values()
+        table.writerow(f"{cell:.4f}" if isinstance(cell, float) else cell for cell in cells)
     return text.getvalue()
 
 
