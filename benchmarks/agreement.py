@@ -20,7 +20,7 @@ from picknet.captioner import Caption, Captioner, load
 from picknet.data.split import Dataset, load_split
 from picknet.model import runtime, search
 from picknet.video.file import Video
-from picknet.video.frame import Frame
+from picknet.video.frame import Frame, middles
 
 MSVD = ROOT.parent / "shared" / "msvd"
 
@@ -41,7 +41,7 @@ def captions(paths: Sequence[Path]) -> Iterator[tuple[Caption, Caption, bool]]:
 def plainly_sampled(path: Path, plain: Captioner) -> Iterator[Frame]:
     """The samples of a video, decoding everything."""
     with Video(path) as video:
-        yield from video._at_positions(video._middles(plain.config.video.num_frames))
+        yield from video._at_positions(middles(video._num_frames, plain.config.video.num_frames))
 
 
 def compared(dataset: Dataset, name: str, folder: str, most_clips: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from picknet.model.sentences import Sentence
 from picknet.picking.picker import Pick
 from picknet.timecode import clock
 from picknet.video.file import Video
-from picknet.video.frame import Frame
+from picknet.video.frame import Frame, middles
 
 if TYPE_CHECKING:
     from picknet.show.frames import PickedFrame
@@ -285,8 +285,7 @@ def _read_again(video: str, picks: Sequence[Pick]) -> "list[Thumbnail]":
     numbers = sorted({pick.frame_number for pick in picks if pick.frame_number is not None})
     if not numbers or not Path(video).is_file():
         return []
-    count = min(len(numbers), MAX_IMAGES)
-    shown = {numbers[(2 * i + 1) * len(numbers) // (2 * count)] for i in range(count)}
+    shown = {numbers[position] for position in middles(len(numbers), MAX_IMAGES)}
     with Video(video) as opened:
         # With more samples than there are frames, the index of each is its number.
         found = opened.sample_evenly(count=sys.maxsize, only=shown)

@@ -17,7 +17,7 @@ from picknet.picking.budget import BudgetPicker
 from picknet.picking.picker import Pick, Picker, Plan, planned
 from picknet.results import Picked
 from picknet.video.file import Video
-from picknet.video.frame import Frame, checked_fps, frames_from
+from picknet.video.frame import Frame, checked_fps, frames_from, middles
 from picknet.video.live import Live
 from picknet.video.source import Source, is_binary_file, is_http, is_live, locate
 
@@ -141,9 +141,7 @@ def _for_budget(budget: int) -> Sampling:
 
 def _sampled_array(frames: NDArray[Any], count: int, *, fps: float = 1.0) -> Iterator[Frame]:
     """frames: (n, H, W, 3) uint8 -> at most `count` evenly spaced ones, as `Video.sample_evenly` takes them"""
-    count = min(count, len(frames))
-    for index in range(count):
-        position = (2 * index + 1) * len(frames) // (2 * count)
+    for index, position in enumerate(middles(len(frames), count)):
         yield Frame.from_pixels(frames[position], index=index, seconds=position / fps)
 
 

@@ -1,7 +1,7 @@
 """Greedy search and beam search for a sentence. The decoder is any function from words and states to the next ones."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,14 +32,24 @@ class Ending(NamedTuple):
 
 
 def beam_search(
-    step: Step, state: Array, *, beam: int, max_words: int, length_exponent: float, begin: int = BOS
+    step: Step,
+    state: Array,
+    *,
+    beam: int,
+    max_words: int,
+    length_exponent: float,
+    begin: int = BOS,
+    never_written: Sequence[int] = NEVER_WRITTEN,
 ) -> list[Ending]:
-    """Sentences of at most `max_words` words, best first; a beam of 1 is greedy and finds one. state: (1, S)"""
+    """Sentences of at most `max_words` words, best first; a beam of 1 is greedy and finds one. state: (1, S)
+
+    never_written: ids of words that no sentence contains.
+    """
     if beam == 1:
-        return greedy(lambda rows: step, state, max_words=max_words, begin=begin)
+        return greedy(lambda rows: step, state, max_words=max_words, begin=begin, never_written=never_written)
     found: list[Ending] = []
     best_score = -math.inf
-    steps = _beam_steps(step, state, beam=beam, max_words=max_words, begin=begin)
+    steps = _beam_steps(step, state, beam=beam, max_words=max_words, begin=begin, never_written=never_written)
     for length, (endings, open_log_probability) in enumerate(steps, start=1):
         found += endings
         best_score = max([best_score, *(ending.score(length_exponent) for ending in endings)])
@@ -50,7 +60,12 @@ def beam_search(
 
 
 def greedy(
-    step_of: Callable[[Array], Step], states: Array, *, max_words: int, begin: int = BOS
+    step_of: Callable[[Array], Step],
+    states: Array,
+    *,
+    max_words: int,
+    begin: int = BOS,
+    never_written: Sequence[int] = NEVER_WRITTEN,
 ) -> list[Ending]:
     """For each of n videos the sentence of always the likeliest word, of at most `max_words` words. states: (n, S)
 
@@ -63,7 +78,7 @@ def greedy(
     totals = np.zeros(len(states))  # log P of each sentence so far
     for length in range(1, max_words + 2):
         log_probabilities, states = step(sentences[:, -1], states)
-        longer = _longer(totals, log_probabilities, ending=length > max_words)
+        longer = _longer(totals, log_probabilities, never_written, must_end=length > max_words)
         words = longer.argmax(axis=1)
         totals = longer.max(axis=1)
         sentences = np.column_stack([sentences, words])
@@ -81,14 +96,22 @@ def greedy(
     return found
 
 
-def all_endings(step: Step, state: Array, *, beam: int, max_words: int, begin: int = BOS) -> list[Ending]:
+def all_endings(
+    step: Step,
+    state: Array,
+    *,
+    beam: int,
+    max_words: int,
+    begin: int = BOS,
+    never_written: Sequence[int] = NEVER_WRITTEN,
+) -> list[Ending]:
     """Every sentence of at most `max_words` words that ends within the beam, the shortest first. state: (1, S)"""
-    steps = _beam_steps(step, state, beam=beam, max_words=max_words, begin=begin)
+    steps = _beam_steps(step, state, beam=beam, max_words=max_words, begin=begin, never_written=never_written)
     return [ending for endings, _ in steps for ending in endings]
 
 
 def _beam_steps(
-    step: Step, state: Array, *, beam: int, max_words: int, begin: int
+    step: Step, state: Array, *, beam: int, max_words: int, begin: int, never_written: Sequence[int]
 ) -> Iterator[tuple[list[Ending], float]]:
     """After each word: the sentences that end there, likeliest first, and log P of the likeliest unfinished one."""
     # Always `beam` rows, since a new shape makes a graph slow; log P = -inf marks a row without a sentence.
@@ -98,7 +121,7 @@ def _beam_steps(
     states = np.repeat(state, beam, axis=0)
     for length in range(1, max_words + 2):
         log_probabilities, states = step(sentences[:, -1], states)
-        longer = _longer(totals, log_probabilities, ending=length > max_words)
+        longer = _longer(totals, log_probabilities, never_written, must_end=length > max_words)
         parents, words = _highest(longer, beam)
         totals = longer[parents, words]
         sentences = np.column_stack([sentences[parents], words])
@@ -112,11 +135,11 @@ def _beam_steps(
             return
 
 
-def _longer(totals: Array, log_probabilities: Array, *, ending: bool) -> Array:
+def _longer(totals: Array, log_probabilities: Array, never_written: Sequence[int], *, must_end: bool) -> Array:
     """log P of sentences (n,) and of each next word (n, V) -> log P of the sentences with that word: (n, V)"""
     longer: Array = totals[:, None] + log_probabilities
-    longer[:, NEVER_WRITTEN] = -math.inf
-    if ending:  # only <eos> may follow the last word
+    longer[:, never_written] = -math.inf
+    if must_end:  # only <eos> may follow the last word
         longer[:, EOS + 1 :] = -math.inf
     return longer
 

@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from picknet.model.memory import SceneMemory
 from picknet.model.runtime import EncoderState, Runtime
 from picknet.model.search import Ending, Step, all_endings, beam_search, greedy
-
-Array = NDArray[Any]
 
 CLOSE_CALL = 0.02
 """Two best sentences whose scores differ by less are compared again with features in 32 bits. For nineteen of twenty
@@ -52,7 +49,7 @@ class SentenceWriter:
         self._runtime = runtime
         self._config = runtime.config
         self._first_word = first_word
-        self._style_words = list(runtime.vocabulary.styles.values())
+        self._never_written = runtime.vocabulary.never_written
 
     def write(self, memory: SceneMemory, *, beam: int, count: int = 1) -> tuple[Sentence, ...]:
         """`candidates` for the memory of a scene; where the two best are too close, computed again in 32 bits."""
@@ -82,6 +79,7 @@ class SentenceWriter:
             np.zeros_like(state.h),
             max_words=self._config.text.max_words,
             begin=self._first_word,
+            never_written=self._never_written,
         )
         return [self._sentence(ending) for ending in endings]
 
@@ -94,6 +92,7 @@ class SentenceWriter:
             max_words=self._config.text.max_words,
             length_exponent=self._config.length_exponent,
             begin=self._first_word,
+            never_written=self._never_written,
         )
 
     def _with_others(self, state: EncoderState, best: Ending, *, beam: int, count: int) -> tuple[Sentence, ...]:
@@ -106,6 +105,7 @@ class SentenceWriter:
             beam=max(beam, 2 * count),
             max_words=self._config.text.max_words,
             begin=self._first_word,
+            never_written=self._never_written,
         )
         sentences, used = [caption], content_words(caption.text)
         for ending in sorted(found, key=lambda ending: -ending.log_probability):
@@ -117,12 +117,7 @@ class SentenceWriter:
         return tuple(sentences)
 
     def _step(self, state: EncoderState) -> Step:
-        def step(words: Array, states: Array) -> tuple[Array, Array]:
-            log_probabilities, next_states = self._runtime.decode(words, state, states)
-            log_probabilities[:, self._style_words] = -math.inf  # a style is what a sentence begins with, not a word
-            return log_probabilities, next_states
-
-        return step
+        return lambda words, states: self._runtime.decode(words, state, states)
 
     def _sentence(self, ending: Ending) -> Sentence:
         return Sentence(self._runtime.vocabulary.decode(ending.words), ending.log_probability)

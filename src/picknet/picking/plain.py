@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.picking.picker import BadPicker, Pick, Plan, picked
-from picknet.video.frame import Frame
+from picknet.video.frame import Frame, middles
 
 Array = NDArray[Any]
 
@@ -120,7 +120,7 @@ class UniformPicker:
         if self._ends and k > 1:
             # i (n − 1) / (k − 1), rounded half up, in integer arithmetic.
             return [(2 * i * (count - 1) + k - 1) // (2 * (k - 1)) for i in range(k)]
-        return [(2 * i + 1) * count // (2 * k) for i in range(k)]
+        return middles(count, k)
 
 
 class RandomPicker:

@@ -9,6 +9,7 @@ from PIL import Image
 
 from picknet.show.page import Picture, Thumbnail
 from picknet.timecode import short_clock
+from picknet.video.frame import middles
 
 MAX_SIDE = 160
 """Pixels: the longer side of a frame."""
@@ -21,8 +22,7 @@ def html(title: str, lines: Sequence[str], images: Sequence[Picture]) -> str:
 
     Text has the colour of the notebook, so that it can be read in light and dark themes.
     """
-    if len(images) > MAX_IMAGES:
-        images = [images[(2 * i + 1) * len(images) // (2 * MAX_IMAGES)] for i in range(MAX_IMAGES)]
+    images = [images[position] for position in middles(len(images), MAX_IMAGES)]
     facts = "".join(f'<div style="opacity:.65;font-size:85%">{escape(line)}</div>' for line in lines)
     figures = "".join(_figure(image.seconds, _small(image)) for image in images)
     return (

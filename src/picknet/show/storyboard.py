@@ -35,6 +35,7 @@ from picknet.show.page import (
     wrapped,
 )
 from picknet.timecode import duration, short_clock
+from picknet.video.frame import middles
 
 if TYPE_CHECKING:
     from picknet.results import Segment
@@ -83,7 +84,7 @@ class Storyboard:
     def add(self, segment: "Segment", frames: Sequence[Picture]) -> None:
         """Add the next segment. frames: its picked frames, or some of them."""
         stored = []
-        for place in _spread(len(frames), MAX_CARD_FRAMES):
+        for place in middles(len(frames), MAX_CARD_FRAMES):
             content, aspect = _jpeg(frames[place])
             offset = self._frames.seek(0, io.SEEK_END)
             self._frames.write(content)
@@ -151,12 +152,6 @@ class _Scene:
     @property
     def seconds(self) -> float:
         return self.end - self.start
-
-
-def _spread(total: int, count: int) -> list[int]:
-    """At most `count` positions among `total`, evenly spread."""
-    count = min(total, count)
-    return [(2 * i + 1) * total // (2 * count) for i in range(count)]
 
 
 def _jpeg(frame: Picture) -> tuple[bytes, float]:
@@ -315,7 +310,7 @@ def _filled_row(row: Sequence[tuple[_Scene, _Share]], grid: _Grid, *, is_last: b
 
 
 def _card(scene: _Scene, share: _Share, grid: _Grid) -> _Card:
-    frames = [scene.frames[place] for place in _spread(len(scene.frames), share.num_frames)]
+    frames = [scene.frames[place] for place in middles(len(scene.frames), share.num_frames)]
     width = grid.width(share.text_columns or share.span)
     frame_height = grid.frame_size[1] if frames else 0
     notes = [duration(scene.seconds)]

@@ -32,7 +32,7 @@ from picknet.results import Caption
 from picknet.study.bootstrap import Interval, interval, resamples
 from picknet.text import tokenise
 from picknet.video.file import UnreadableVideo
-from picknet.video.frame import GLANCE_SIZE, Frame
+from picknet.video.frame import GLANCE_SIZE, Frame, middles
 
 PICKER_NAMES: dict[type, str] = {
     PickNetPicker: "picknet",
@@ -225,11 +225,10 @@ def examples(evaluation: Evaluation, split: Split, *, count: int = 12) -> list[E
     """Clips of an evaluated split, good and bad alike, chosen by a rule: of n captioned clips in the split's order
     those at ⌊(i + ½) n / count⌋, or all clips if there are fewer."""
     clips = [clip for clip in split.clips if clip.name in evaluation.captions]
-    count = min(count, len(clips))
     documents = {clip.name: [tokenise(caption) for caption in clip.captions] for clip in clips}
     scorer = Cider(documents)
     chosen = []
-    for clip in (clips[(2 * i + 1) * len(clips) // (2 * count)] for i in range(count)):
+    for clip in (clips[position] for position in middles(len(clips), count)):
         caption = evaluation.captions[clip.name]
         words = tokenise(caption.text)
         # Each human caption alone, as if it were the only reference of a clip.

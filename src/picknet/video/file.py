@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.video.content import content_of
-from picknet.video.frame import USUAL_FPS, Frame, pixel_aspect, quarter_turns, sampling_clock, sides
+from picknet.video.frame import USUAL_FPS, Frame, middles, pixel_aspect, quarter_turns, sampling_clock, sides
 from picknet.video.packets import Timetable
 from picknet.video.passes import Damage, Pass
 from picknet.video.pictures import is_picture, read_picture
@@ -101,7 +101,7 @@ class Video:
         evenly spaced; extended damage leaves a gap, so fewer frames are yielded. Packets without a timestamp need not
         be frames: such a file is decoded once to count them.
         """
-        wanted = self._middles(count)
+        wanted = middles(self._num_frames, count)
         chosen = {index: position for index, position in enumerate(wanted) if only is None or index in only}
         yield from self._quick_or_full(chosen, self._at_positions(wanted, only))
 
@@ -124,11 +124,6 @@ class Video:
             num_yielded += 1
         if num_yielded < len(wanted) or not wanted:
             yield from itertools.islice(by_decoding_everything, num_yielded, None)
-
-    def _middles(self, count: int) -> list[int]:
-        """The positions of the frames that `sample_evenly` yields."""
-        count = self.num_samples(count)
-        return [(2 * i + 1) * self._num_frames // (2 * count) for i in range(count)]
 
     def _decoded_at(self, positions: Mapping[int, int]) -> Iterator[Frame]:
         """Sample index → position: these frames, decoding only what they depend on, up to the first doubt.

@@ -131,6 +131,12 @@ def checked_fps(fps: float) -> float:
     return fps
 
 
+def middles(total: int, count: int) -> list[int]:
+    """Positions of the middles of `count` equal parts of `total` items, or of all items if they are fewer."""
+    count = min(count, total)
+    return [(2 * i + 1) * total // (2 * count) for i in range(count)]
+
+
 def sampling_clock(fps: float) -> Callable[[float], bool]:
     """A function of increasing seconds: whether one of 0, 1/fps, 2/fps … has been reached since the last call."""
     next_tick = 0
