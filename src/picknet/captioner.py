@@ -60,8 +60,12 @@ class Captioner:
         self.runtime = runtime
         self.name = name
         self.config = runtime.config
-        self.picker = learned_picker(runtime.policy, runtime.config.model, looks=runtime.policy_looks)
+        self.picker = learned_picker(runtime.policy, runtime.config.model)
         self.describer = Describer(runtime, model=name, style=style)
+
+    def picker_at(self, rate: float) -> Picker:
+        """The model's picker with its dial turned: at a rate of 2 it picks about twice as many frames, at 0.5 half."""
+        return learned_picker(self.runtime.policy, self.config.model, rate=rate)
 
     @property
     def confidence_note(self) -> str | None:

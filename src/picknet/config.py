@@ -61,22 +61,19 @@ class ModelConfig:
     """Size of the hidden layer after attention."""
     tied_words: bool = False
     """Share the weights of the input embedding and the output layer."""
-    picker: Literal["difference", "stride"] = "difference"
-    """difference: the paper's policy on the difference of two glances. stride: starts as a constant stride."""
+    picker: Literal["difference", "rate"] = "difference"
+    """difference: the paper's policy on the difference of two glances. rate: a recurrent policy whose probabilities add
+    up to the next pick, so that a constant one is a stride."""
     picker_hidden: int = 1024
     """Size of PickNet's hidden layer."""
-    stride: float = 7.5
-    """Stride policy: frames between two picks before training. This controls the number of picks."""
-    first_pick: float = 2.0
-    """Stride policy: index of the first pick, or half a stride into the video if that is earlier."""
     output_gate: Literal["sigmoid", "tanh"] = "sigmoid"
     """The encoder's output gate: tanh as printed in arXiv v1, sigmoid as in ECCV 2018 (a standard LSTM)."""
     pick_threshold: float = 0.5
-    """Inference picks a frame if its probability is above this; 0.5 is the likelier action, as in the paper."""
+    """Difference policy: inference picks a frame if its probability is above this; 0.5 is the likelier action."""
     max_gap: int = 0
     """Difference policy: maximum number of frames between two picks; 0: no maximum, as in the paper."""
     initial_pick_probability: float = 0.5
-    """Difference policy: pick probability before training; 0.5 is what the default initialisation gives."""
+    """Pick probability before training; 0.5 is what the default initialisation of the difference policy gives."""
     dropout: float = 0.5
     """Dropout at the inputs and outputs of encoder and decoder."""
 
@@ -156,6 +153,11 @@ class ReinforcementConfig:
     baseline: Literal["greedy", "others"] = "greedy"
     """Baseline of a sample's reward: that of the greedy picks, as in the paper, or the mean of the clip's other
     samples."""
+    films: int = 0
+    """0: clips alone, as in the paper. n: batches of n films, made of clips and quiet stretches, and of 2n clips by
+    turns, rewarded event by event (rate policy)."""
+    film_frames: int = 192
+    """Frames of a film."""
 
 
 @dataclass(frozen=True)
@@ -193,8 +195,6 @@ class Config:
             ("model.grid", self.model.grid, 1, 64),
             ("model.attention_heads", self.model.attention_heads, 0, 1024),
             ("model.attention_hidden", self.model.attention_hidden, 1, 2**16),
-            ("model.stride", self.model.stride, 1, 10**6),
-            ("model.first_pick", self.model.first_pick, 0, 10**6),
             ("model.picker_hidden", self.model.picker_hidden, 1, 2**16),
             ("model.pick_threshold", self.model.pick_threshold, 0, 1),
             ("model.max_gap", self.model.max_gap, 0, 10**6),
@@ -234,6 +234,10 @@ class Config:
                 f"model.attention_heads is {self.model.attention_heads}; "
                 f"possible: divisors of model.embedding_size, {self.model.embedding_size}"
             )
+        _check_range("reinforcement.films", self.reinforcement.films, 0, 2**16)
+        _check_range("reinforcement.film_frames", self.reinforcement.film_frames, 16, 2**16)
+        if self.reinforcement.films and (self.model.picker, self.reinforcement.baseline) != ("rate", "others"):
+            raise BadConfig('reinforcement.films needs model.picker = "rate" and reinforcement.baseline = "others"')
         # The mean of the other samples needs at least one other sample.
         least_samples = 1 if self.reinforcement.baseline == "greedy" else 2
         _check_range("reinforcement.samples", self.reinforcement.samples, least_samples, 1000)

@@ -60,45 +60,49 @@ class Describer:
     ) -> Iterator[Update]:
         """The caption so far after every pick. new_scene: see `Captioner.stream`."""
         if live.is_live:
-            self._warm_up(beam)
+            self._warm_up(picker, beam)
         max_picks = math.inf if new_scene else self._runtime.config.video.num_frames
-        text, total_picks = None, 0
+        text, total_picks, scene = None, 0, -1
         with live:
             walk = Walk(live.name, live, picker, live)
-            for scene, frames in enumerate(walk.scenes(new_scene or SceneWatch())):
-                memory = SceneMemory(self._runtime)
-                picks: deque[Pick] = deque(maxlen=self._runtime.config.video.num_frames)
-                for place, (frame, pick) in enumerate(walk.picks(frames), start=1):
-                    memory.add(frame)
-                    picks.append(pick)
-                    total_picks += 1
-                    if place == max_picks:
-                        walk.scene += 1  # begins with the next frame
-                    previous, sentence = text, self.writer.write(memory, beam=beam)[0]
-                    text = sentence.text
-                    yield Update(
-                        pick.seconds,
-                        text,
-                        text != previous,
-                        tuple(picks),
-                        walk.frames_seen,
-                        total_picks,
-                        self._confidence(sentence),
-                        scene,
-                        live.lag,
-                        live.damage,
-                        live.name,
-                        self._model,
-                    )
+            described: int | None = None  # the walk's number of the scene in memory
+            memory, picks_of_scene = SceneMemory(self._runtime), 0
+            picks: deque[Pick] = deque(maxlen=self._runtime.config.video.num_frames)
+            # One walk through all scenes: the picker remembers what it has seen before.
+            for frame, pick in walk.picks(walk.watched(new_scene or SceneWatch())):
+                if walk.scene != described or picks_of_scene == max_picks:
+                    memory, described, picks_of_scene = SceneMemory(self._runtime), walk.scene, 0
+                    picks.clear()
+                    scene += 1
+                memory.add(frame)
+                picks.append(pick)
+                picks_of_scene += 1
+                total_picks += 1
+                previous, sentence = text, self.writer.write(memory, beam=beam)[0]
+                text = sentence.text
+                yield Update(
+                    pick.seconds,
+                    text,
+                    text != previous,
+                    tuple(picks),
+                    walk.frames_seen,
+                    total_picks,
+                    self._confidence(sentence),
+                    scene,
+                    live.lag,
+                    live.damage,
+                    live.name,
+                    self._model,
+                )
 
     def _confidence(self, sentence: Sentence) -> float | None:
         return self.confidence.of(sentence.text, sentence.log_probability) if self.confidence else None
 
-    def _warm_up(self, beam: int) -> None:
+    def _warm_up(self, picker: Picker, beam: int) -> None:
         """Run every graph once: compiling takes a second, in which a live source would lose frames."""
         size = self._runtime.config.model.image_size
         blank = Frame.from_pixels(np.zeros((size, size, 3), np.uint8), index=0, seconds=0.0)
-        self._runtime.policy(blank.glance()[None], blank.glance()[None], np.zeros(1, np.float32))
+        list(picker.pick([blank, blank]))
         memory = SceneMemory(self._runtime)
         memory.add(blank)
         self.writer.candidates(memory.state(), beam=beam)

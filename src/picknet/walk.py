@@ -43,7 +43,7 @@ class Walk:
     ) -> None:
         self.name = name
         self.scene = 0
-        """Number of the scene that the next frame belongs to. Increase it to begin a new one."""
+        """Number of the scene of the last frame read."""
         self._picker = picker
         self._frames = frames
         self._video = video
@@ -63,6 +63,12 @@ class Walk:
         """The picks among all frames, or among those of a scene."""
         return self._picker.pick(self if frames is None else frames)
 
+    def watched(self, new_scene: SceneRule) -> Iterator[Frame]:
+        """All frames; `scene` is counted as they pass."""
+        for frame in self:
+            self.scene += new_scene(frame)
+            yield frame
+
     def scenes(self, new_scene: SceneRule, *, delay: int = 0) -> Iterator[Iterator[Frame]]:
         """The frames of one scene after the other, each as it is read; a scene is over when the next one has begun.
 
@@ -71,10 +77,8 @@ class Walk:
 
         def delayed() -> Iterator[Frame]:
             held: deque[Frame] = deque()
-            for frame in self:
+            for frame in self.watched(new_scene):
                 held.append(frame)
-                if new_scene(frame):
-                    self.scene += 1
                 if len(held) > delay:
                     yield held.popleft()
             yield from held

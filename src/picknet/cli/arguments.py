@@ -2,6 +2,7 @@
 
 import glob
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
@@ -136,6 +137,15 @@ Change = Annotated[
         rich_help_panel=PICKING,
     ),
 ]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X",
+        help="For picknet: 2 picks about twice as many frames, 0.5 half as many.",
+        show_default="1",
+        rich_help_panel=PICKING,
+    ),
+]
 Frames = Annotated[
     int | None,
     typer.Option(
@@ -155,6 +165,7 @@ def chosen_picker(
     change: float | None,
     frames: int | None,
     seed: int,
+    rate: float | None = None,
     captioner: "Callable[[], Captioner]",
 ) -> "Picker":
     """The picker of this name; picknet and kmeans need a captioner."""
@@ -170,7 +181,7 @@ def chosen_picker(
         return picking.CoinPicker(min(((k or DEFAULT_K) - 1) / max(rest, 1), 1.0), seed=seed)
 
     pickers: dict[PickerName, Callable[[], Picker]] = {
-        PickerName.picknet: lambda: captioner().picker,
+        PickerName.picknet: lambda: captioner().picker if rate is None else captioner().picker_at(rate),
         PickerName.uniform: lambda: picking.UniformPicker(k or DEFAULT_K),
         PickerName.random: lambda: picking.RandomPicker(k, seed=seed) if k else picking.CoinPicker(seed=seed),
         PickerName.kmeans: lambda: picking.KMeansPicker(k or DEFAULT_K, features=captioner().feature, seed=seed),
@@ -193,13 +204,19 @@ def change_of(change: float | None) -> float:
     return DEFAULT_CHANGE if change is None else change
 
 
-def check_numbers(names: Sequence[PickerName], k: int | None, change: float | None) -> None:
-    """Raise `BadUsage` for a --k or --change that none of the pickers takes."""
+def check_numbers(
+    names: Sequence[PickerName], k: int | None, change: float | None, rate: float | None = None
+) -> None:
+    """Raise `BadUsage` for a --k, --change or --rate that none of the pickers takes."""
     listed = " and ".join(names)
     if k and all(k_of(name, k) is None for name in names):
         raise BadUsage(f"--k {k}: does not apply to {listed}, only to uniform, random, kmeans, every and coin")
     if change is not None and PickerName.scene not in names:
         raise BadUsage(f"--change {change:g}: does not apply to {listed}, only to scene")
+    if rate is not None and PickerName.picknet not in names:
+        raise BadUsage(f"--rate {rate:g}: does not apply to {listed}, only to picknet")
+    if rate is not None and not 0 < rate < math.inf:
+        raise BadUsage(f"--rate {rate:g}: more than 0 is possible; 1 is the model's own, 2 picks about twice as many")
 
 
 def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:

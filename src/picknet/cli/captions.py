@@ -25,6 +25,7 @@ from picknet.cli.arguments import (
     OutputFormat,
     PickerName,
     Quiet,
+    Rate,
     ResultFormat,
     Seed,
     Style,
@@ -77,6 +78,7 @@ def caption(
     model: Model = None,
     style: Style = None,
     beam: Beam = None,
+    rate: Rate = None,
     picker: OnePicker = PickerName.picknet,
     k: K = None,
     change: Change = None,
@@ -106,7 +108,7 @@ def caption(
     """
     from picknet.files import check_folder
 
-    check_numbers([picker], k, change)
+    check_numbers([picker], k, change, rate)
     if "-" in videos and timeout:
         raise BadUsage("--timeout: does not apply to standard input")
     if jobs > 1 and picker in (PickerName.random, PickerName.kmeans, PickerName.coin):
@@ -123,7 +125,7 @@ def caption(
             check_folder(folder)
         if style and (candidates or sheet or format is not ResultFormat.text):
             note_no_confidence(style)
-        captioning = _Captioning(model, style, picker, k, change, frames, seed, beam, candidates or 1)
+        captioning = _Captioning(model, style, picker, rate, k, change, frames, seed, beam, candidates or 1)
         num_failed = len(problems) + _caption_all(
             captioning,
             zip(sources, sheets, strict=True),
@@ -227,6 +229,7 @@ class _Captioning:
     model: str | None
     style: str | None
     picker_name: PickerName
+    rate: float | None
     k: int | None
     change: float | None
     frames: int | None
@@ -259,6 +262,7 @@ class _Captioning:
             change=self.change,
             frames=self.frames,
             seed=self.seed,
+            rate=self.rate,
             captioner=lambda: self.captioner,
         )
 

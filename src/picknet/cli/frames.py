@@ -20,6 +20,7 @@ from picknet.cli.arguments import (
     Model,
     PickerName,
     Quiet,
+    Rate,
     Seed,
     check_numbers,
     chosen_picker,
@@ -109,6 +110,7 @@ def pick(
             metavar="PICKER", help=f"One of {', '.join(PickerName)}.", show_default="picknet", rich_help_panel=PICKING
         ),
     ] = None,
+    rate: Rate = None,
     k: K = None,
     change: Change = None,
     frames: Frames = None,
@@ -125,7 +127,9 @@ def pick(
     """
     from picknet.picking.budget import MAX_BUDGET
 
-    check_numbers([picker or PickerName.picknet], k, change)
+    check_numbers([picker or PickerName.picknet], k, change, rate)
+    if rate is not None and budget and not picker:
+        raise BadUsage(f"--rate {rate:g}: --budget alone uses no model; add --picker picknet, or leave one of them out")
     if budget is not None and not 1 <= budget <= MAX_BUDGET:
         raise BadUsage(f"--budget {budget}: 1 to {MAX_BUDGET:,} frames are possible")
     if exact and (not budget or picker):
@@ -168,7 +172,9 @@ def pick(
     if picker or not budget:
         picker = picker or PickerName.picknet
         captioner: Callable[[], Captioner] = functools.cache(lambda: load(model))
-        chosen = chosen_picker(picker, k=k, change=change, frames=frames, seed=seed, captioner=captioner)
+        chosen = chosen_picker(
+            picker, k=k, change=change, frames=frames, seed=seed, rate=rate, captioner=captioner
+        )
         if picker is PickerName.picknet:
             frames = frames or captioner().config.video.num_frames
     printer = _Printer(format, image_format=image_format.value, max_side=max_side)

@@ -13,9 +13,12 @@ from picknet.cli.arguments import (
     BadUsage,
     Beam,
     Model,
+    PickerName,
     Quiet,
+    Rate,
     Style,
     Videos,
+    check_numbers,
     display_name,
     find_videos,
     note_no_confidence,
@@ -94,6 +97,7 @@ def timeline(
         float,
         typer.Option(metavar="X", min=0.001, max=1000, help="Frames to glance at per second."),
     ] = 2.0,
+    rate: Rate = None,
 ) -> None:  # fmt: skip
     """Describe a long video scene by scene, with start and end times.
 
@@ -105,6 +109,7 @@ def timeline(
 
     --out collects the segments in FILE.part, which becomes FILE at the end of the film.
     """
+    check_numbers([PickerName.picknet], None, None, rate)
     out = None if str(out) == "-" else out
     found, problems = find_videos(videos)
     names = [display_name(video) for video in found]
@@ -125,13 +130,14 @@ def timeline(
     if style and (sheet or format in (TimelineFormat.json, TimelineFormat.jsonl, TimelineFormat.csv)):
         note_no_confidence(style)
     captioner = load(model, style=style)
+    picker = captioner.picker if rate is None else captioner.picker_at(rate)
     num_failed = len(problems)
     has_header = False
     with video_progress("describing", len(found)) as progress:
         for video, name, place, path in zip(found, names, places, sheets, strict=True):
             progress.begin(video)
             board = Storyboard(path, title=Path(name).name) if path else None
-            watcher = _Watcher(captioner.picker, progress.at, keep=board is not None)
+            watcher = _Watcher(picker, progress.at, keep=board is not None)
             segments = _segments(captioner, video, watcher, board, fps=fps, beam=beam)
             prefix = f"{shown(name)}: " if len(found) > 1 and not place and format is TimelineFormat.text else ""
             try:

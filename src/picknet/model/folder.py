@@ -1,8 +1,8 @@
 """The parts of a model folder, and every check of them that needs no OpenVINO.
 
-A model folder holds `config.toml`, `words.txt`, `card.json` (facts for people), `weights.safetensors`, and four ONNX
-graphs that refer to the weights by offset, so each weight is stored once. Nothing in it can run code, and no part may
-refer to a file outside.
+A model folder holds `config.toml`, `words.txt`, `card.json` (facts for people), four ONNX graphs, and their weights in
+two files: `policy.safetensors` for the policy, `weights.safetensors` for the captioner. Graphs refer to weights by
+offset, so each is stored once. Nothing in it can run code, and no part may refer to a file outside.
 """
 
 import functools
@@ -23,8 +23,10 @@ SHIPPED = Path(__file__).parents[1] / "models"
 """The models in the package, a folder each."""
 DEFAULT_MODEL = "msvd"
 WEIGHTS = "weights.safetensors"
+POLICY_WEIGHTS = "policy.safetensors"
+"""In a file of its own: a new policy for the same captioner costs kilobytes."""
 GRAPHS = ("cnn", "policy", "encoder", "decoder")
-PARTS = ("config.toml", "words.txt", "card.json", WEIGHTS, *(f"{graph}.onnx" for graph in GRAPHS))
+PARTS = ("config.toml", "words.txt", "card.json", WEIGHTS, POLICY_WEIGHTS, *(f"{graph}.onnx" for graph in GRAPHS))
 
 EXPORT_AGAIN = "export the model again"
 """How to repair a model folder; most errors end with it."""
@@ -73,9 +75,13 @@ class ModelFolder:
         self.card = self._read_card()
         self.config = self._read_config()
         self.vocabulary = self._read_vocabulary()
-        spans = {(span.offset, span.num_bytes) for span in tensor_spans(self.path / WEIGHTS).values()}
+        spans = {
+            part: {(span.offset, span.num_bytes) for span in tensor_spans(self.path / part).values()}
+            for part in (WEIGHTS, POLICY_WEIGHTS)
+        }
         for name in GRAPHS:
-            self._check_graph_file(f"{name}.onnx", spans)
+            weights = weights_of(name)
+            self._check_graph_file(f"{name}.onnx", weights, spans[weights])
 
     def read(self, part: str) -> bytes:
         """The bytes of one of the PARTS."""
@@ -87,8 +93,11 @@ class ModelFolder:
     @functools.cached_property
     def weights_digest(self) -> str:
         """SHA-256 of the weights."""
-        with (self.path / WEIGHTS).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        digests = hashlib.sha256()
+        for part in (WEIGHTS, POLICY_WEIGHTS):
+            with (self.path / part).open("rb") as file:
+                digests.update(hashlib.file_digest(file, "sha256").digest())
+        return digests.hexdigest()
 
     def _check_complete(self) -> None:
         if not self.path.is_dir():
@@ -125,25 +134,30 @@ class ModelFolder:
         if not self.read(part).endswith(b"\n"):
             raise BadModel(f"{self.path / part}: is cut short: its last line has no end; {EXPORT_AGAIN}")
 
-    def _check_graph_file(self, part: str, spans: set[tuple[int, int]]) -> None:
+    def _check_graph_file(self, part: str, weights: str, spans: set[tuple[int, int]]) -> None:
         """Refuse what OpenVINO accepts: bytes added at the end, and weights outside the tensors of the weights file.
 
-        spans: (offset, bytes) of each tensor.
+        weights: the name of that file. spans: (offset, bytes) of each of its tensors.
         """
         path, content = self.path / part, self.read(part)
         fields = list(_top_level_fields(content))
         if fields.count(_GRAPH_FIELD) != 1 or not _MODEL_FIELDS.issuperset(fields):
             raise BadModel(f"{path}: is damaged or not an ONNX graph; {EXPORT_AGAIN}")
-        references = _EXTERNAL_DATA.findall(content)
+        references = re.findall(_EXTERNAL_DATA % re.escape(weights.encode()), content, re.DOTALL)
         # However a reference is encoded, it contains the word "location".
         if content.count(b"location") != len(references):
-            raise BadModel(f"{path}: refers to weights outside {WEIGHTS}, which is not allowed; {EXPORT_AGAIN}")
+            raise BadModel(f"{path}: refers to weights outside {weights}, which is not allowed; {EXPORT_AGAIN}")
         for offset, num_bytes in references:
             if (int(offset), int(num_bytes)) not in spans:
                 raise BadModel(
-                    f"{path}: there is no tensor of {int(num_bytes)} bytes at byte {int(offset)} of {WEIGHTS}: "
+                    f"{path}: there is no tensor of {int(num_bytes)} bytes at byte {int(offset)} of {weights}: "
                     f"they are parts of different models; {EXPORT_AGAIN}"
                 )
+
+
+def weights_of(graph: str) -> str:
+    """The file that holds a graph's weights."""
+    return POLICY_WEIGHTS if graph == "policy" else WEIGHTS
 
 
 def tensor_spans(path: Path) -> dict[str, TensorSpan]:
@@ -178,11 +192,10 @@ def last_line(error: Exception) -> str:
 
 
 # A reference to external data as ONNX writes it: three (key, value) messages, each field 13 of its tensor.
-_EXTERNAL_DATA = re.compile(
+_EXTERNAL_DATA = (
     rb"j.\n\x08location\x12.%b"
     rb"j.\n\x06offset\x12.([0-9]{1,20})"
-    rb"j.\n\x06length\x12.([0-9]{1,20})" % re.escape(WEIGHTS.encode()),
-    re.DOTALL,
+    rb"j.\n\x06length\x12.([0-9]{1,20})"
 )
 
 _GRAPH_FIELD = 7

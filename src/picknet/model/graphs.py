@@ -39,8 +39,8 @@ MAX_IDLE_REQUESTS = 16
 """Infer requests of a graph that are kept for the next inferences, each with its buffers (0.3 MB for the CNN)."""
 
 
-def signatures(*, attention: bool) -> dict[str, Signature]:
-    """The graphs of a model folder, with or without attention over the cells of the picked frames."""
+def signatures(*, attention: bool, picker: str) -> dict[str, Signature]:
+    """The graphs of a model folder, with or without attention over the cells of the picked frames, by its picker."""
     cells_of_frame = {"keys": "f32 n cells embedding", "values": "f32 n cells embedding"} if attention else {}
     cells_of_video = {"keys": "f32 n n embedding", "values": "f32 n n embedding"} if attention else {}
     return {
@@ -48,11 +48,7 @@ def signatures(*, attention: bool) -> dict[str, Signature]:
             {"pixels": "u8 n image image 3"},
             {"features": "f32 n cells feature"},
         ),
-        "policy": (
-            # templates: the last picked glances; waits: strides since they were picked
-            {"glances": "u8 n glance glance", "templates": "u8 n glance glance", "waits": "f32 n"},
-            {"logits": "f32 n 2"},  # drop, pick
-        ),
+        "policy": _POLICIES[picker],
         "encoder": (
             {"features": "f32 n cells feature", "h": "f32 n state", "c": "f32 n state"},
             {"next_h": "f32 n state", "next_c": "f32 n state", **cells_of_frame},
@@ -62,6 +58,28 @@ def signatures(*, attention: bool) -> dict[str, Signature]:
             {"log_probabilities": "f32 n words", "next_state": "f32 n state"},
         ),
     }
+
+
+_POLICIES: dict[str, Signature] = {
+    "difference": (
+        # templates: the last picked glances
+        {"glances": "u8 n glance glance", "templates": "u8 n glance glance"},
+        {"logits": "f32 n 2"},  # drop, pick
+    ),
+    "rate": (
+        # previous: the last glances; recent, picked: embeddings of the last frames and of the last picks, newest first;
+        # clock: frames since the last pick or the start, and whether there is a pick. Sizes: see picking/learned.py
+        {
+            "glances": "u8 n glance glance",
+            "previous": "u8 n glance glance",
+            "state": "f32 n 64",
+            "recent": "f32 n 4 260",
+            "picked": "f32 n 16 260",
+            "clock": "f32 n 2",
+        },
+        {"logits": "f32 n", "embeddings": "f32 n 260", "next_state": "f32 n 64"},
+    ),
+}
 
 
 class Graph:
@@ -88,10 +106,6 @@ class Graph:
     @property
     def is_compiled(self) -> bool:
         return bool(self._compiled)
-
-    def uses(self, *inputs: str) -> bool:
-        """Whether the outputs depend on any of these inputs."""
-        return any(port.get_target_inputs() for port in self.model.inputs if not port.names.isdisjoint(inputs))
 
     def _compile(self, precision: str) -> Any:
         """Compile for this machine, or read the cached result of an earlier run."""

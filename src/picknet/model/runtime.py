@@ -4,6 +4,7 @@ import contextlib
 import os
 import threading
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,7 +64,7 @@ class Runtime:
             "cells": (model.grid**2, "config.toml"),
             "embedding": (model.embedding_size, "config.toml"),
         }
-        expected = signatures(attention=model.attention_heads > 0)
+        expected = signatures(attention=model.attention_heads > 0, picker=model.picker)
         self.graphs = {name: Graph(parts, name, expected[name], sizes) for name in GRAPHS}
         self.glance_size = sizes["glance"][0]
         self._precision = dict(PRECISION)
@@ -79,11 +80,6 @@ class Runtime:
         """Whether the CNN computes in 16 bits on this processor."""
         return self._precision["cnn"] == "f16" and has_f16()
 
-    @property
-    def policy_looks(self) -> bool:
-        """Whether the policy depends on glances. One that learned nothing from them depends on the waits alone."""
-        return self.graphs["policy"].uses("glances", "templates")
-
     def start_features(self, pixels: Array) -> PendingFeatures:
         """Start to compute the features of a frame in the background. pixels: (image, image, 3) uint8 RGB"""
         return self._compiled("cnn").start(pixels)
@@ -96,13 +92,9 @@ class Runtime:
         """`features` in 32 bits, even where 16 are faster."""
         return _features(self.graphs["cnn"].compiled("f32"), pixels)
 
-    def policy(self, glances: Array, templates: Array, waits: Array) -> Array:
-        """glances, templates (the last picked ones): (n, glance, glance) uint8, waits (strides since then): (n,)
-        -> probabilities of picking: (n,)"""
-        logits = self._run("policy", glances=glances, templates=templates, waits=waits)["logits"]
-        # A softmax over two is the logistic function of their difference; written with tanh it cannot overflow.
-        probabilities: Array = 0.5 + 0.5 * np.tanh((logits[:, 1] - logits[:, 0]) / 2)
-        return probabilities
+    def policy(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The policy graph: named inputs -> named outputs, see `graphs.py`."""
+        return self._run("policy", **inputs)
 
     def start(self, count: int = 1) -> EncoderState:
         """The state of `count` videos before their first frame."""

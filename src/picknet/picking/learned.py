@@ -1,24 +1,41 @@
-"""The learned pickers: the paper's PickNet, and one that picks at a steady stride."""
+"""The learned pickers: the paper's PickNet, and one with a memory whose probabilities add up to the next pick."""
 
 import math
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from picknet.config import ModelConfig
-from picknet.picking.picker import BadPicker, Pick, Picker, Plan, picked
-from picknet.video.frame import GLANCE_SIZE, Frame
+from picknet.picking.picker import BadPicker, Pick, Picker, picked
+from picknet.video.frame import Frame
 
 Array = NDArray[Any]
 
-Policy = Callable[[Array, Array, Array], Array]
-"""glances (n, 56, 56) uint8, templates (n, 56, 56) uint8, waits (n,) float32 -> probabilities of picking (n,)
+Policy = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+"""A policy graph: named inputs -> named outputs, each (n, …) for n frames."""
 
-A template is the glance of the last picked frame; a wait is the time since that frame, in strides.
-"""
+OUTLINE_SIZE = 14 * 14
+"""What is where in a glance, without its mean and contrast."""
+CODE_SIZE = 64
+"""What the policy's convolution makes of a glance and its change."""
+STATE_SIZE = 64
+"""The policy's recurrent state."""
+NUM_RECENT = 4
+"""Number of last frames that a new one is compared with."""
+NUM_PICKED = 16
+"""Number of last picks that a new frame is compared with."""
+FIRST_CHARGE = 0.5
+"""Where the charge starts: a stride begins half way, so that picks fall on the middles of equal parts. After a pick no
+more than this is left, so that one certain frame is not picked twice."""
+LAG = 1
+"""Frames from a full charge to the pick. The frame at which something begins is often a blur or a mixture of two
+scenes; the next one shows it."""
+RULED_OUT = -3.0
+"""The logit below which a frame is passed over though the charge is full, such as a black one (p = 0.047) …"""
+PATIENCE = 3
+"""… for at most this many frames."""
 
 
 class PickNetPicker:
@@ -27,14 +44,16 @@ class PickNetPicker:
     Its state is that one glance and the number of frames since, whatever the length of the video.
     """
 
-    def __init__(self, policy: Policy, *, threshold: float = 0.5, max_gap: int | None = None) -> None:
-        """max_gap: pick at least every `max_gap`-th frame, whatever the policy says."""
+    def __init__(
+        self, policy: Policy, *, threshold: float = 0.5, max_gap: int | None = None, rate: float = 1.0
+    ) -> None:
+        """max_gap: pick at least every `max_gap`-th frame, whatever the policy says. rate: divides the threshold."""
         if not 0 <= threshold <= 1:
             raise BadPicker(f"threshold is {threshold}: from 0 (pick all) to 1 (only the first) is possible")
         if max_gap is not None and max_gap < 1:
             raise BadPicker(f"max_gap is {max_gap}: 1 (pick all) or more is possible")
         self._policy = policy
-        self._threshold = threshold
+        self._threshold = threshold / checked_rate(rate)
         self._max_gap = math.inf if max_gap is None else max_gap
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
@@ -45,92 +64,107 @@ class PickNetPicker:
             probability = None
             gap += 1
             if template is not None:
-                probability = _probability(self._policy, glance, template, wait=0.0)
+                logits = self._policy({"glances": glance[None], "templates": template[None]})["logits"]
+                # A softmax over two is the logistic function of their difference.
+                probability = _logistic(float(logits[0, 1] - logits[0, 0]))
                 if probability <= self._threshold and gap < self._max_gap:
                     continue
             template, gap = glance, 0
             yield picked(frame, probability)
 
 
-class StridePicker:
-    """A learned picker with a steady stride, which the policy may shorten or stretch according to the glances.
+class RatePicker:
+    """A learned picker with a memory: it charges with every frame, by the policy's rate of picking; when it is full, it
+    picks the next frame, unless the policy rules that out.
 
-    The clock does not start at 0, so the first pick comes early (see `first_gap`). Every pick is the policy's, with
-    one exception: a video that would end without a pick gets its last frame.
+    The rate of a frame is −log₂(1 − p), where p is the policy's probability of picking it: 1 for p = ½. A constant rate
+    is a stride; a frame that shows nothing hardly charges. The sum remembers every frame that was nearly worth a pick,
+    which a threshold on p would forget.
+
+    Its state is bounded, whatever the length of the video: the policy's recurrent state, the embeddings of the last
+    frames and of the last picks, and the likeliest frame so far, which is picked if the video ends without a pick.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        *,
-        stride: float,
-        first_pick: float = math.inf,
-        threshold: float = 0.5,
-        looks: bool = True,
-    ) -> None:
-        """stride, first_pick: in frames. looks: whether the policy depends on the glances; if it depends on the time
-        since the last pick alone, the picks are planned in advance."""
-        if not 0 <= threshold <= 1:
-            raise BadPicker(f"threshold is {threshold}: from 0 (pick all) to 1 (only the last) is possible")
-        if not stride >= 1:
-            raise BadPicker(f"stride is {stride}: 1 (pick all) or more is possible")
+    def __init__(self, policy: Policy, *, rate: float = 1.0) -> None:
+        """rate: multiplies the policy's rate. 2 picks about twice as many frames, 0.5 half as many."""
         self._policy = policy
-        self._stride = stride
-        self._first_gap = first_gap(stride, first_pick)
-        self._threshold = threshold
-        self._looks = looks
-        self._plan_lock = threading.Lock()
-        self._plans: dict[int, Plan] = {}
-
-    def plan(self, count: int) -> Plan | None:
-        if self._looks:
-            return None
-        with self._plan_lock:
-            if count not in self._plans:
-                self._plans[count] = self._make_plan(count)
-            return self._plans[count]
-
-    def _make_plan(self, count: int) -> Plan:
-        black = np.zeros((GLANCE_SIZE, GLANCE_SIZE, 3), np.uint8)
-        frames = (Frame.from_pixels(black, index=index, seconds=0.0) for index in range(count))
-        return Plan(count, {pick.index: pick.probability for _, pick in self.pick(frames)})
+        self._rate = checked_rate(rate)
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
-        template: Array | None = None
-        last: tuple[Frame, Pick] | None = None
-        any_pick = False
-        gap = self._first_gap
+        memory, charge, frames_full = _Memory(), FIRST_CHARGE, 0
+        best: tuple[Frame, Pick] | None = None
         for frame in frames:
-            glance = frame.glance()
-            template = glance if template is None else template
-            probability = _probability(self._policy, glance, template, wait=gap / self._stride)
-            last = picked(frame, probability)
-            if probability > self._threshold:
-                template, any_pick = glance, True
-                gap = min(max(gap - self._stride, 0.0), 1.0)  # carry over the fraction of a frame beyond the stride
-                yield last
-            gap += 1
-        if last is not None and not any_pick:
-            yield last
+            logit, embedding = memory.see(self._policy, frame.glance())
+            # log₂(1 + exp(logit)), which is −log₂(1 − p), without overflow
+            rate = self._rate * float(np.logaddexp2(0.0, logit / math.log(2)))
+            charge += rate
+            candidate = picked(frame, 1 - 2.0**-rate)
+            if frames_full >= (LAG if logit > RULED_OUT else PATIENCE):
+                charge, frames_full = min(charge - 1, FIRST_CHARGE), 0
+                memory.pick(embedding)
+                best = None
+                yield candidate
+            elif not memory.any_pick and (best is None or (candidate[1].probability or 0) > (best[1].probability or 0)):
+                best = candidate
+            frames_full += charge >= 1
+        if best is not None:
+            yield best
 
 
-def first_gap(stride: float, first_pick: float) -> float:
-    """Where the clock of a stride policy starts, in frames; a pick is due when the clock is past the stride.
+class _Memory:
+    """What the policy remembers of a video."""
 
-    It starts half a stride ahead, so that picks fall on the centres of equal parts of the video. If that is later than
-    frame `first_pick`, it starts so that this frame is due: a late first pick costs more than an early one.
-    """
-    return max(1 + stride / 2, stride - first_pick + 0.5)
+    def __init__(self) -> None:
+        size = OUTLINE_SIZE + CODE_SIZE
+        self._state = np.zeros((1, STATE_SIZE), np.float32)
+        self._recent = np.zeros((1, NUM_RECENT, size), np.float32)
+        self._picked = np.zeros((1, NUM_PICKED, size), np.float32)
+        self._previous: Array | None = None
+        self._wait = 1
+        self.any_pick = False
 
-
-def learned_picker(policy: Policy, model: ModelConfig, *, looks: bool = True) -> Picker:
-    """The picker a model was trained with. looks: see `StridePicker`."""
-    if model.picker == "stride":
-        return StridePicker(
-            policy, stride=model.stride, first_pick=model.first_pick, threshold=model.pick_threshold, looks=looks
+    def see(self, policy: Policy, glance: Array) -> tuple[float, Array]:
+        """The logit of picking a frame, and its embedding, (1, size)."""
+        seen = policy(
+            {
+                "glances": glance[None],
+                "previous": (glance if self._previous is None else self._previous)[None],
+                "state": self._state,
+                "recent": self._recent,
+                "picked": self._picked,
+                "clock": np.array([[self._wait, self.any_pick]], np.float32),
+            }
         )
-    return PickNetPicker(policy, threshold=model.pick_threshold, max_gap=model.max_gap or None)
+        self._previous, self._state = glance, seen["next_state"]
+        embedding = seen["embeddings"]
+        self._recent = _pushed(self._recent, embedding)
+        self._wait += 1
+        return float(seen["logits"][0]), embedding
+
+    def pick(self, embedding: Array) -> None:
+        """Remember the embedding of a picked frame."""
+        self._picked = _pushed(self._picked, embedding)
+        self._wait, self.any_pick = 1, True
 
 
-def _probability(policy: Policy, glance: Array, template: Array, *, wait: float) -> float:
-    return float(policy(glance[None], template[None], np.array([wait], np.float32))[0])
+def _pushed(rows: Array, row: Array) -> Array:
+    """rows: (1, n, size), row: (1, size) -> the rows with this one in front, without the last"""
+    return np.concatenate([row[:, None], rows[:, :-1]], axis=1)
+
+
+def learned_picker(policy: Policy, model: ModelConfig, *, rate: float = 1.0) -> Picker:
+    """The picker a model was trained with. rate: the dial, from many picks (above 1) to few (below)."""
+    if model.picker == "rate":
+        return RatePicker(policy, rate=rate)
+    return PickNetPicker(policy, threshold=model.pick_threshold, max_gap=model.max_gap or None, rate=rate)
+
+
+def checked_rate(rate: float) -> float:
+    if not 0 < rate < math.inf:
+        raise BadPicker(f"rate is {rate}: more than 0 is possible; 1 is the model's own, 2 picks about twice as many")
+    return rate
+
+
+def _logistic(x: float) -> float:
+    # Written with tanh, it cannot overflow.
+    return 0.5 + 0.5 * math.tanh(x / 2)

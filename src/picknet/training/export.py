@@ -1,7 +1,7 @@
 """Write a trained network as a model folder and read it back: config, words, weights, card, and four ONNX graphs.
 
-The graphs contain no weights. Their initialisers refer to weights.safetensors, so that training and inference share one
-copy of every weight.
+The graphs contain no weights. Their initialisers refer to weights.safetensors, those of the policy to
+policy.safetensors, so that training and inference share one copy of every weight.
 """
 
 import contextlib
@@ -20,9 +20,11 @@ from torch import Tensor, nn
 
 from picknet.config import Config, ModelConfig, load_config, to_toml
 from picknet.files import UnwritableFile, write_text, written_whole
-from picknet.model.folder import WEIGHTS, BadModel, tensor_spans
+from picknet.model.folder import POLICY_WEIGHTS, WEIGHTS, BadModel, tensor_spans, weights_of
+from picknet.picking.learned import CODE_SIZE, NUM_PICKED, NUM_RECENT, OUTLINE_SIZE, STATE_SIZE
 from picknet.text import Vocabulary
-from picknet.training.network import LSTMState, Network, StridePickNet
+from picknet.training.network import LSTMState, Network
+from picknet.training.policies import PickNet, RatePickNet
 from picknet.video.frame import GLANCE_SIZE
 
 
@@ -46,7 +48,8 @@ def export(
     except OSError as error:
         raise UnwritableFile(f"{target}: cannot be written ({error.strerror})") from error
     try:
-        (building / WEIGHTS).write_bytes(save(half_weights(network)))
+        for part, tensors in _by_file(half_weights(network)).items():
+            (building / part).write_bytes(save(tensors))
         vocabulary.save(building / "words.txt")
         write_text(building / "config.toml", to_toml(config))
         write_text(building / "card.json", json.dumps(card or {}, indent=2, ensure_ascii=False) + "\n")
@@ -74,27 +77,42 @@ def _replace(target: Path, new: Path) -> None:
 
 def load_network(folder: str | Path) -> tuple[Network, Vocabulary, Config]:
     """Load the network of a model folder for further training."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     folder = Path(folder)
     if not folder.is_dir():
         raise BadModel(f"{folder}: no such model folder")
     config = load_config(folder / "config.toml")
     vocabulary = Vocabulary.load(folder / "words.txt")
     network = Network(config.model, len(vocabulary), pretrained=False)
-    path = folder / WEIGHTS
-    try:
-        weights = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise BadModel(f"{path}: cannot be read ({error})") from error
-    expected = {name: tensor.shape for name, tensor in _stored(network).items()}
-    found = {name: tensor.shape for name, tensor in weights.items()}
-    if found != expected:
-        wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-        raise BadModel(f"{path}: does not fit config.toml and words.txt beside it (first difference: {wrong[0]})")
+    weights: dict[str, Tensor] = {}
+    for part, tensors in _by_file(_stored(network)).items():
+        # The weights of a captioner may contain an older policy, which is no longer used.
+        read = _by_file(_read_weights(folder / part))[part]
+        expected = {name: tensor.shape for name, tensor in tensors.items()}
+        found = {name: tensor.shape for name, tensor in read.items()}
+        if found != expected:
+            wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+            path = folder / part
+            raise BadModel(f"{path}: does not fit config.toml and words.txt beside it (first difference: {wrong[0]})")
+        weights |= read
     network.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, strict=False)
     return network, vocabulary, config
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise BadModel(f"{path}: cannot be read ({error})") from error
+
+
+def _by_file(weights: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The weights of the captioner and those of the policy."""
+    policy = {name: tensor for name, tensor in weights.items() if name.startswith("picknet.")}
+    captioner = {name: tensor for name, tensor in weights.items() if name not in policy}
+    return {WEIGHTS: captioner, POLICY_WEIGHTS: policy}
 
 
 def half_weights(network: Network) -> dict[str, Tensor]:
@@ -130,20 +148,31 @@ class _CNNGraph(_Graph):
         return features
 
 
-class _PolicyGraph(_Graph):
-    inputs, outputs = ("glances", "templates", "waits"), ("logits",)
+class _DifferenceGraph(_Graph):
+    inputs, outputs = ("glances", "templates"), ("logits",)
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, picknet: PickNet) -> None:
         super().__init__()
-        self.picknet = network.picknet
-        self.blind = isinstance(self.picknet, StridePickNet) and self.picknet.is_blind
+        self.picknet = picknet
 
-    def forward(self, glances: Tensor, templates: Tensor, waits: Tensor) -> Tensor:
-        if self.blind:  # skip a network whose output would be multiplied by zero
-            assert isinstance(self.picknet, StridePickNet)
-            return self.picknet.clock(waits, self.picknet.decide.bias)
-        logits: Tensor = self.picknet(glances, templates, waits)
+    def forward(self, glances: Tensor, templates: Tensor) -> Tensor:
+        logits: Tensor = self.picknet(glances, templates)
         return logits
+
+
+class _RateGraph(_Graph):
+    inputs = ("glances", "previous", "state", "recent", "picked", "clock")
+    outputs = ("logits", "embeddings", "next_state")
+
+    def __init__(self, picknet: RatePickNet) -> None:
+        super().__init__()
+        self.picknet = picknet
+
+    def forward(
+        self, glances: Tensor, previous: Tensor, state: Tensor, recent: Tensor, picked: Tensor, clock: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        outputs: tuple[Tensor, Tensor, Tensor] = self.picknet(glances, previous, state, recent, picked, clock)
+        return outputs
 
 
 class _EncoderGraph(_Graph):
@@ -209,7 +238,10 @@ def _export_graphs(network: Network, config: ModelConfig, folder: Path) -> None:
         "pixels": pixels,
         "glances": glances,
         "templates": glances.clone(),
-        "waits": torch.zeros(2),
+        "previous": glances.clone(),
+        "recent": torch.zeros(2, NUM_RECENT, OUTLINE_SIZE + CODE_SIZE),
+        "picked": torch.zeros(2, NUM_PICKED, OUTLINE_SIZE + CODE_SIZE),
+        "clock": torch.ones(2, 2),
         "features": features,
         "h": states,
         "c": states.clone(),
@@ -219,15 +251,19 @@ def _export_graphs(network: Network, config: ModelConfig, folder: Path) -> None:
         "values": cells.clone(),
         "state": states.clone(),
     }
+    picknet = network.picknet
+    policy = _RateGraph(picknet) if isinstance(picknet, RatePickNet) else _DifferenceGraph(picknet)
     graphs: dict[str, _Graph] = {
         "cnn": _CNNGraph(network),
-        "policy": _PolicyGraph(network),
+        "policy": policy,
         "encoder": _EncoderGraph(network),
         "decoder": _DecoderGraph(network),
     }
     for name, graph in graphs.items():
         example = {key: inputs[key] for key in graph.inputs}
-        _export_graph(graph.eval(), example, folder / f"{name}.onnx", folder / WEIGHTS)
+        if name == "policy":
+            example |= {"state": torch.zeros(2, STATE_SIZE)} if "state" in example else {}
+        _export_graph(graph.eval(), example, folder / f"{name}.onnx", folder / weights_of(name))
     network.to(device).train(training)
 
 

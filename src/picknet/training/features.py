@@ -23,7 +23,6 @@ from picknet.data import BadData
 from picknet.data.split import Clip, Missing, Split, file_facts
 from picknet.files import written_whole
 from picknet.training.cnn import CNN
-from picknet.training.network import gather_picked
 from picknet.training.pixels import store_pixels
 from picknet.video.file import UnreadableVideo, pixels_and_glances
 from picknet.video.frame import GLANCE_SIZE
@@ -72,9 +71,13 @@ class FeatureSplit:
         tensors = (self.glances.to(device), self.features.to(device), self.counts.to(device))
         return FeatureSplit(self.clips, *tensors, self.missing)
 
-    def picked_features(self, cnn: ExtractFeatures, clips: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
-        features, counts = gather_picked(self.features[clips], picked)
-        return features.float(), counts
+    def picked_features(
+        self, cnn: ExtractFeatures | None, clips: Tensor, picked: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        counts = picked.sum(1)
+        # A stable sort moves the picked frames to the front in their order.
+        order = (~picked).to(torch.int8).argsort(dim=1, stable=True)[:, : int(counts.max())]
+        return self.features[clips[:, None], order].float(), counts
 
 
 @dataclass(frozen=True)

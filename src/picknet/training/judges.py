@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,13 +11,14 @@ import torch
 from torch import Tensor
 
 from picknet.config import Config
-from picknet.data.split import Split, validated_on
+from picknet.data.split import Clip, Split, validated_on
 from picknet.metrics import Cider
+from picknet.model.folder import find_model
 from picknet.text import Vocabulary
 from picknet.training.batches import Data, cider_of, first_words
 from picknet.training.export import load_network
 from picknet.training.features import FeatureSplit, PixelSplit, extract_features
-from picknet.training.network import Decoder, Encoder, Network, gather_picked
+from picknet.training.network import Decoder, Encoder, Network
 from picknet.training.rewards import language_reward
 from picknet.training.runs import BadRun
 
@@ -44,6 +46,11 @@ class Environment:
     """The clips, with features of their judge's CNN."""
     cider: Cider
 
+    @cached_property
+    def pooled(self) -> Tensor:
+        """(clips, frames, feature_size) float16: the mean over the cells of every frame, for the diversity reward."""
+        return self.train.features.mean(2)
+
     @staticmethod
     def of(network: Network, data: Data[FeatureSplit]) -> "Environment":
         """The paper's: the captioner in training rewards all clips."""
@@ -58,9 +65,9 @@ class Environment:
             rows = (self.judge_of[clips] == number).nonzero()[:, 0]
             if not len(rows):
                 continue
-            features, counts = gather_picked(self.train.features[clips[rows]], picked[rows])
+            features, counts = self.train.picked_features(None, clips[rows], picked[rows])
             words = judge.decoder.write(
-                judge.encoder(features.float(), counts),
+                judge.encoder(features, counts),
                 max_words=max_words,
                 first_words=first_words(self.train, clips[rows], judge.vocabulary),
                 never_written=judge.vocabulary.never_written,
@@ -71,16 +78,32 @@ class Environment:
 
 
 class JudgeRun(NamedTuple):
-    """A run of a fold, and the names of the clips that it was validated on, so not trained on."""
+    """A model that rewards PickNet, and the clips that it was not trained on."""
 
-    folder: Path
+    model: Path
     clips: frozenset[str]
+    """The clips that the run of a fold was validated on."""
+    dataset: str | None = None
+    """The data set of which it judges all clips instead."""
 
     @staticmethod
-    def read(folder: Path) -> "JudgeRun":
+    def read(judge: str) -> "JudgeRun":
+        """RUN: the run of a fold. MODEL=DATASET: a model that was not trained on this data set."""
+        name, equals, dataset = judge.rpartition("=")
+        if equals:
+            return JudgeRun(find_model(name)[1], frozenset(), dataset)
+        folder = Path(judge)
         if not (folder / "model").is_dir():
             raise BadRun(f"{folder}: not a run folder with a model, so it cannot be a judge")
-        return JudgeRun(folder, frozenset(validated_on(folder)))
+        return JudgeRun(folder / "model", frozenset(validated_on(folder)))
+
+    def judges(self, clip: Clip, split: Split) -> bool:
+        # Names of clips begin with their data set where there are several.
+        dataset, _, name = clip.name.rpartition("/")
+        if self.dataset:
+            return (dataset or split.dataset) == self.dataset
+        # A fold with styles is of the first data set alone.
+        return clip.name in self.clips or (dataset == split.dataset and name in self.clips)
 
 
 def environment_of_judges(
@@ -89,14 +112,12 @@ def environment_of_judges(
     """The training clips that the judges were validated on, each with features of its judge's CNN."""
     judges, parts, judge_of = [], [], []
     for number, run in enumerate(runs):
-        network, vocabulary, settings = load_network(run.folder / "model")
+        network, vocabulary, settings = load_network(run.model)
         network.to(device).eval()
         settings = dataclasses.replace(settings, video=config.video)
-        prefix = f"{split.dataset}/"  # of several data sets; a fold with styles is of the first alone, without it
-        names = (run.clips, {f"{prefix}{name}" for name in run.clips})
-        clips = tuple(clip for clip in data.train.clips if any(clip.name in some for some in names))
+        clips = tuple(clip for clip in data.train.clips if run.judges(clip, split))
         if not clips:
-            raise BadRun(f"{run.folder}: was not validated on any clip of this training split, so it cannot judge them")
+            raise BadRun(f"{run.model}: is to judge none of the clips of this training split; leave it out")
         judged = dataclasses.replace(split, clips=clips, missing=())
         if settings.supervision.cnn_learning_rate:
             if isinstance(data.train, PixelSplit) and settings.model.image_size == config.model.image_size:

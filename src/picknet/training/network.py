@@ -1,9 +1,8 @@
-"""The paper's equations in PyTorch: PickNet, the policy that picks frames; the Encoder, an LSTM over the features of
-picked frames; the Decoder, a GRU that writes the caption. The ONNX graphs of a model folder are traced from these
-modules, and its weights file uses their parameter names.
+"""The paper's equations in PyTorch: the Encoder, an LSTM over the features of picked frames; the Decoder, a GRU that
+writes the caption; and the whole network, with a policy of `policies.py`. The ONNX graphs of a model folder are traced
+from these modules, and its weights files use their parameter names.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,153 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from picknet.config import ModelConfig
-from picknet.picking.learned import first_gap
 from picknet.text import BOS, EOS, NEVER_WRITTEN, PAD
 from picknet.training.cnn import CNN
-from picknet.video.frame import GLANCE_SIZE
-
-DROP, PICK = 0, 1
-"""PickNet's two actions: the indices of its two logits."""
-
-STRIDE_SHARPNESS = 8.0
-"""Initial k of the stride policy: with a stride of 7.5 frames, most sampled picks are within 2 frames of it."""
-
-
-class Walk(NamedTuple):
-    """PickNet's actions on a batch of clips."""
-
-    picked: Tensor
-    """(batch, frames) bool."""
-    log_probability: Tensor
-    """(batch,): of all actions together. Forced picks, such as the first frame, are not part of it."""
-
-
-class PickNet(nn.Module):
-    """The paper's policy: two layers on the difference between a glance and the last picked glance."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.threshold, self.max_gap = config.pick_threshold, config.max_gap or math.inf
-        self.stride, self.first_pick = config.stride, config.first_pick
-        self._build(config)
-
-    def _build(self, config: ModelConfig) -> None:
-        self.hidden = nn.Linear(GLANCE_SIZE * GLANCE_SIZE, config.picker_hidden)
-        self.decide = nn.Linear(config.picker_hidden, 2)
-        with torch.no_grad():
-            probability = config.initial_pick_probability
-            self.decide.bias[PICK] += math.log(probability / (1 - probability))
-
-    def forward(self, glances: Tensor, templates: Tensor, waits: Tensor) -> Tensor:
-        """glances, templates (the last picked glances): (batch, 56, 56) uint8, waits since then, in strides: (batch,)
-        -> logits s_t: (batch, 2)"""
-        return self._logits(self._embed(glances), self._embed(templates), waits)
-
-    def walk(
-        self, glances: Tensor, counts: Tensor, *, samples: int = 1, generator: torch.Generator | None = None
-    ) -> Walk:
-        """Decide frame by frame over whole clips: sampled if a generator is given, otherwise as in inference.
-
-        glances: (batch, frames, 56, 56) uint8; counts: (batch,) number of frames of each clip, the rest is padding.
-        Every clip is walked `samples` times; the walks of one clip are consecutive rows of the result.
-        """
-        # Embed every glance once, not once for each comparison.
-        embedded = self._embed(glances.flatten(0, 1)).view(*glances.shape[:2], -1).repeat_interleave(samples, dim=0)
-        counts = counts.repeat_interleave(samples)
-        template, gap = embedded[:, 0], self._first_gap().expand(len(embedded))
-        any_pick = torch.zeros(len(embedded), dtype=torch.bool, device=embedded.device)
-        log_probability = torch.zeros(len(embedded), device=embedded.device)
-        picks = []
-        for t in range(embedded.shape[1]):
-            log_policy = self._logits(embedded[:, t], template, gap / self.stride).log_softmax(-1)
-            probability = log_policy[:, PICK].exp()
-            if generator is None:
-                pick = probability > self.threshold
-            else:
-                pick = probability > torch.rand(len(embedded), generator=generator, device=embedded.device)
-            present = t < counts
-            forced = self._forced(t, counts, any_pick, gap)
-            pick = (pick | forced) & present
-            action = torch.where(pick, log_policy[:, PICK], log_policy[:, DROP])
-            log_probability = log_probability + torch.where(present & ~forced, action, 0.0)
-            template = torch.where(pick[:, None], embedded[:, t], template)
-            gap = torch.where(pick, self._carried(gap), gap) + 1
-            any_pick = any_pick | pick
-            picks.append(pick)
-        return Walk(torch.stack(picks, dim=1), log_probability)
-
-    def _embed(self, glances: Tensor) -> Tensor:
-        # W₁(g − g̃) = W₁g − W₁g̃
-        return nn.functional.linear(grey(glances).flatten(1), self.hidden.weight)
-
-    def _logits(self, embedded: Tensor, template: Tensor, wait: Tensor) -> Tensor:
-        logits: Tensor = self.decide(torch.relu(embedded - template + self.hidden.bias))
-        return logits
-
-    def _forced(self, t: int, counts: Tensor, any_pick: Tensor, gap: Tensor) -> Tensor:
-        """The first frame is always picked, and a frame `max_gap` after the last pick."""
-        return gap >= (self.max_gap if t else 0)
-
-    def _first_gap(self) -> Tensor:
-        return torch.ones(1, device=self.decide.weight.device)
-
-    def _carried(self, gap: Tensor) -> Tensor:
-        """The part of the gap before a pick that counts towards the next pick."""
-        return torch.zeros_like(gap)
-
-
-class StridePickNet(PickNet):
-    """A policy that starts as a constant stride and learns to pick earlier or later.
-
-    logit = k (wait − 1) + q, with the wait in strides: a pick becomes likelier with the time since the last one, and q
-    comes from a small convolutional network on the glance and the last picked glance. The first wait starts above 0, so
-    that the first pick comes early. Only the last frame can be forced, in a clip without any other pick.
-    """
-
-    def _build(self, config: ModelConfig) -> None:
-        sizes = (1, 16, 32, 64)
-        layers = [nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in itertools.pairwise(sizes)]
-        self.look = nn.ModuleList(layers)
-        self.hidden = nn.Linear(4 * sizes[-1], config.picker_hidden)
-        self.decide = nn.Linear(config.picker_hidden, 1)
-        self.sharpness = nn.Parameter(torch.tensor(STRIDE_SHARPNESS))
-        nn.init.zeros_(self.decide.weight)
-        nn.init.zeros_(self.decide.bias)
-
-    def _embed(self, glances: Tensor) -> Tensor:
-        maps = grey(glances)[:, None] - 0.5
-        for layer in self.look:
-            maps = torch.relu(layer(maps))
-        return torch.cat([maps.mean(dim=(2, 3)), maps.amax(dim=(2, 3))], dim=1)
-
-    def _logits(self, embedded: Tensor, template: Tensor, wait: Tensor) -> Tensor:
-        hidden = torch.relu(self.hidden(torch.cat([embedded, embedded - template], dim=1)))
-        return self.clock(wait, self.decide(hidden)[:, 0])
-
-    def clock(self, wait: Tensor, q: Tensor) -> Tensor:
-        pick = self.sharpness * (wait - 1) + q
-        return torch.stack([torch.zeros_like(pick), pick], dim=1)
-
-    @property
-    def is_blind(self) -> bool:
-        """Whether q does not depend on the glances, as before training."""
-        return not self.decide.weight.any()
-
-    def _forced(self, t: int, counts: Tensor, any_pick: Tensor, gap: Tensor) -> Tensor:
-        """The last frame is picked if no other was."""
-        return ~any_pick & (counts == t + 1)
-
-    def _first_gap(self) -> Tensor:
-        return torch.full((1,), first_gap(self.stride, self.first_pick), device=self.decide.weight.device)
-
-    def _carried(self, gap: Tensor) -> Tensor:
-        # The overshoot, less than a frame: a stride of 7.5 frames alternates between 7 and 8.
-        return (gap - self.stride).clamp(0, 1)
-
-
-def grey(glances: Tensor) -> Tensor:
-    """uint8 grey values as floats from 0 to 1."""
-    return glances.to(torch.float32) / 255
+from picknet.training.policies import PickNet, RatePickNet
 
 
 class LSTMState(NamedTuple):
@@ -426,16 +281,7 @@ class Network(nn.Module):
 
     def __init__(self, config: ModelConfig, num_words: int, *, pretrained: bool = True) -> None:
         super().__init__()
-        self.picknet = PickNet(config) if config.picker == "difference" else StridePickNet(config)
+        self.picknet = PickNet(config) if config.picker == "difference" else RatePickNet(config)
         self.cnn = CNN(config, pretrained=pretrained).eval()
         self.encoder = Encoder(config, self.cnn.feature_size)
         self.decoder = Decoder(config, num_words)
-
-
-def gather_picked(features: Tensor, picked: Tensor) -> tuple[Tensor, Tensor]:
-    """features: (batch, frames, …), picked: (batch, frames) bool -> (batch, most picks, …), counts: (batch,)"""
-    counts = picked.sum(1)
-    # A stable sort moves the picked frames to the front in their order.
-    order = (~picked).to(torch.int8).argsort(dim=1, stable=True)[:, : int(counts.max())]
-    rows = torch.arange(len(features), device=features.device)[:, None]
-    return features[rows, order], counts

@@ -26,8 +26,8 @@ class TrainingPlan:
     """The model folder whose words and weights the training starts from."""
     fold: Fold | None
     """The part of the training clips that takes the place of the validation split."""
-    judges: tuple[Path, ...]
-    """Runs of folds that reward PickNet."""
+    judges: tuple[str, ...]
+    """What rewards PickNet, see `JudgeRun.read`."""
 
     @property
     def origin(self) -> dict[str, str | None]:
@@ -36,7 +36,7 @@ class TrainingPlan:
             "dataset": "+".join(part.dataset for part in self.data),
             "from": None if self.start is None else str(self.start),
             "fold": None if self.fold is None else str(self.fold),
-            "judges": ", ".join(map(str, self.judges)) or None,
+            "judges": ", ".join(self.judges) or None,
         }
 
 
@@ -62,7 +62,7 @@ def make_plan(
         stages=_find_stages(stages, found, fine_tunes=fine_tunes),
         start=start_folder,
         fold=Fold.parse(fold) if isinstance(fold, str) else fold,
-        judges=tuple(map(Path, judges)),
+        judges=tuple(os.fspath(judge) for judge in judges),
     )
     trained = start or "supervision" in plan.stages or checkpoint(out, "supervision", "best").exists()
     rewarded = [stage for stage in ("reinforcement", "adaptation") if stage in plan.stages]

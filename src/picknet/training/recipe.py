@@ -65,7 +65,8 @@ def train(
     stages: the stages to run, by default all that have epochs; fine-tuning with a model's own settings runs one.
     start: a model to start from, with its words and weights: a shipped model's name, a model folder or a run folder.
     fold: validate on this part of the training clips ("1/5" is the first of five), not on the validation split.
-    judges: runs of folds, which reward PickNet on the clips that they were validated on.
+    judges: runs of folds, which reward PickNet on the clips that they were validated on; or "MODEL=DATASET", a model
+        that was not trained on this data set and rewards PickNet on all of its clips.
     resume: continue a run that was stopped.
     device: "cpu", "cuda", "mps", or "auto" for the best that is available.
     cache: where features, or pixels if the CNN is trained, are kept; by default feature-cache beside the run folder.
@@ -166,7 +167,8 @@ def _load_splits(plan: TrainingPlan, progress: TrainingProgress) -> tuple[Split,
 def _start_network(plan: TrainingPlan, train: Split) -> tuple[Network, Vocabulary]:
     """A new network, or that of the model to start from, and its vocabulary."""
     if plan.start:
-        return _extended_network(plan.start, plan.config, train)
+        captions = plan.stages != ("reinforcement",)  # the policy alone needs no new words
+        return _extended_network(plan.start, plan.config, train if captions else dataclasses.replace(train, clips=()))
     splits = ("train",) if plan.fold else plan.config.text.vocabulary_splits
     vocabulary = _new_vocabulary(plan.config, splits, train, plan.data)
     return Network(plan.config.model, len(vocabulary)), vocabulary

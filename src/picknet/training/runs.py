@@ -36,7 +36,10 @@ SAVE_SECONDS = 20.0
 """Minimum time between two checkpoints of a stage. An epoch that is repeated gives the same result, so an older
 checkpoint only costs time."""
 
-METRICS = ("stage", "epoch", "loss", "reward", "language", "diversity", "picks", "val_cider", "val_picks", "seconds")
+METRICS = (
+    "stage", "epoch", "loss", "reward", "language", "diversity", "picks", "val_cider", "val_picks", "val_found",
+    "val_event_picks", "seconds",
+)  # fmt: skip
 
 TrainEpoch = Callable[[int, Step, np.random.Generator, torch.Generator], None]
 """One pass over the data: (epoch, step, generator for the order of the data, generator on the device)."""
@@ -118,7 +121,7 @@ class Run:
             progress = dataclasses.replace(progress, epochs=epoch + 1, steps=learner.steps)
             if stage.keep == "last" or validated_figures["score"] >= progress.best_figures["score"]:
                 progress = progress.with_best(epoch + 1, validated_figures, weights)
-            figures |= {key: validated_figures[key] for key in ("val_cider", "val_picks")}
+            figures |= {key: value for key, value in validated_figures.items() if key in METRICS}
             figures["seconds"] = time.monotonic() - started_at
             self._log(name, epoch + 1, figures)
             if epoch + 1 == stage.epochs or time.monotonic() - saved_at > SAVE_SECONDS:

@@ -12,9 +12,11 @@ from picknet.config import Config
 from picknet.text import PAD
 from picknet.training.batches import CaptionBatch, ClipBatch, Data, caption_epochs, clip_batches, first_words
 from picknet.training.features import Crop, FeatureSource, FeatureSplit, PixelSplit
+from picknet.training.films import FilmBatch, make_clips, make_films
 from picknet.training.judges import Environment
 from picknet.training.learner import Figures, Step
-from picknet.training.network import Network, PickNet
+from picknet.training.network import Network
+from picknet.training.policies import PickNet, RatePickNet
 from picknet.training.rewards import language_reward, max_picks, total_reward, visual_diversity
 from picknet.training.runs import Run
 
@@ -73,7 +75,21 @@ def reinforcement(
         for batch in clip_batches(environment.train, stage.batch_size, order):
             step(batch, batch_loss)
 
-    run.stage("reinforcement", network, (network.picknet,), train_epoch, validation_by_own_picks(data, config))
+    def film_epoch(epoch: int, step: Step, order: np.random.Generator, generator: torch.Generator) -> None:
+        network.eval()
+        clips = environment.train
+        for batch in clip_batches(clips, 2 * stage.films, order):
+            films = make_films(
+                clips.glances, clips.counts, num_films=stage.films, num_frames=stage.film_frames, chance=order
+            )
+            plain = make_clips(clips.glances, clips.counts, batch.clips.tolist(), chance=order)
+            for some in (films, plain):
+                step(some, lambda part: film_loss(network.picknet, environment, config, part, generator))
+
+    validate = validation_by_own_picks(data, config)
+    if stage.films:
+        validate = with_films(validate, data.val, config)
+    run.stage("reinforcement", network, (network.picknet,), film_epoch if stage.films else train_epoch, validate)
 
 
 def adaptation(network: Network, data: Data[FeatureSplit], config: Config, run: Run) -> None:
@@ -123,7 +139,7 @@ def cross_entropy(
 
 
 def policy_loss(
-    picknet: PickNet,
+    picknet: PickNet | RatePickNet,
     environment: Environment,
     config: Config,
     clips: Tensor,
@@ -146,8 +162,7 @@ def policy_loss(
             rewarded = torch.cat([rewarded, clips])
             picked = torch.cat([picked, picknet.walk(glances, counts).picked])
         language = environment.language_rewards(rewarded, picked, max_words=config.text.max_words)
-        features = environment.train.features[rewarded].mean(2, dtype=torch.float32)
-        diversity = visual_diversity(config.reward)(features, picked)
+        diversity = visual_diversity(config.reward)(environment.pooled[rewarded].float(), picked)
         num_picks = picked.sum(1)
         reward = total_reward(
             config.reward, language=language, diversity=diversity, num_picks=num_picks, most_picks=most_picks
@@ -157,7 +172,7 @@ def policy_loss(
             advantage = sample_reward - reward[len(sample_reward) :].repeat_interleave(samples)
         else:
             advantage = leave_one_out(sample_reward.view(-1, samples)).flatten()
-    loss = -(advantage * sampled.log_probability).mean()
+    loss = -(advantage * sampled.log_probabilities.sum(1)).mean()
     return loss, sampled.picked, {
         "reward": sample_reward.mean(),
         "language": language[: len(sample_reward)].mean(),
@@ -166,10 +181,74 @@ def policy_loss(
     }
 
 
+def film_loss(
+    picknet: PickNet | RatePickNet,
+    environment: Environment,
+    config: Config,
+    films: FilmBatch,
+    generator: torch.Generator,
+) -> tuple[Tensor, Figures]:
+    """L_R by REINFORCE on films, where every segment has its own reward.
+
+    The reward of an event is that of its picks as picks of its clip, 0 without any; in a quiet stretch a pick only has
+    its price. The actions in a segment are credited with its reward minus the mean of the film's other samples.
+    """
+    samples = config.reinforcement.samples
+    sampled = picknet.walk(films.glances, films.counts, samples=samples, generator=generator)
+    with torch.no_grad():
+        picked, num_picks = films.picked_of_clips(sampled.picked, config.video.num_frames)
+        clips = films.clips.repeat_interleave(samples, dim=0)
+        shown = (clips >= 0) & picked.any(2)
+        language, diversity = torch.zeros_like(num_picks), torch.zeros_like(num_picks)
+        language[shown] = environment.language_rewards(clips[shown], picked[shown], max_words=config.text.max_words)
+        pooled = environment.pooled[clips[shown]].float()
+        diversity[shown] = visual_diversity(config.reward)(pooled, picked[shown])
+        reward = config.reward.language_weight * language + config.reward.diversity_weight * diversity
+        reward = reward - config.reward.price * num_picks
+        advantage = leave_one_out(reward.view(len(films), samples, -1)).flatten(0, 1)
+        advantage = advantage.gather(1, films.segments.repeat_interleave(samples, dim=0))
+    loss = -(advantage * sampled.log_probabilities).sum(1).mean()
+    num_events = (clips >= 0).sum().clamp(min=1)
+    return loss, {
+        "reward": reward.sum() / num_events,
+        "language": language.sum() / num_events,
+        "diversity": diversity.sum() / num_events,
+        "picks": num_picks.sum() / num_events,
+    }
+
+
 def leave_one_out(rewards: Tensor) -> Tensor:
-    """rewards: (clips, samples) -> each minus the mean of the clip's other samples: (clips, samples)"""
+    """rewards: (clips, samples, …) -> each minus the mean of the clip's other samples"""
     samples = rewards.shape[1]
     return rewards - (rewards.sum(1, keepdim=True) - rewards) / (samples - 1)
+
+
+VAL_FILMS = 32
+"""Films that a policy is validated on, made of the validation clips."""
+
+
+def with_films(
+    validate: Callable[[Network], dict[str, float]], split: FeatureSplit, config: Config
+) -> Callable[[Network], dict[str, float]]:
+    """Also measure, on films, the share of events with a pick (%), and picks an event, those in quiet ones included."""
+    chance = np.random.default_rng([config.seed, VAL_FILMS])
+    films = make_films(
+        split.glances,
+        split.counts,
+        num_films=VAL_FILMS,
+        num_frames=2 * config.reinforcement.film_frames,
+        chance=chance,
+    )
+
+    @torch.no_grad()
+    def validate_both(network: Network) -> dict[str, float]:
+        picked = network.picknet.walk(films.glances, films.counts).picked
+        _, num_picks = films.picked_of_clips(picked, config.video.num_frames)
+        events = films.clips >= 0
+        found, picks = (num_picks[events] > 0).float().mean(), num_picks.sum() / events.sum().clamp(min=1)
+        return validate(network) | {"val_found": 100 * float(found), "val_event_picks": float(picks)}
+
+    return validate_both
 
 
 @torch.no_grad()
