@@ -60,12 +60,16 @@ class Captioner:
         self.runtime = runtime
         self.name = name
         self.config = runtime.config
-        self.picker = learned_picker(runtime.policy, runtime.config.model)
+        self.picker = self.picker_at()
+        """The model's own; for streams `picker_at(spread=False)`."""
         self.describer = Describer(runtime, model=name, style=style)
 
-    def picker_at(self, rate: float) -> Picker:
-        """The model's picker with its dial turned: at a rate of 2 it picks about twice as many frames, at 0.5 half."""
-        return learned_picker(self.runtime.policy, self.config.model, rate=rate)
+    def picker_at(self, rate: float = 1.0, *, spread: bool = True) -> Picker:
+        """The model's picker with its dial turned: at a rate of 2 it picks about twice as many frames, at 0.5 half.
+
+        spread: for a clip that is described as a whole; False for a stream, in which a pick comes at once.
+        """
+        return learned_picker(self.runtime.policy, self.config.model, rate=rate, spread=spread)
 
     @property
     def confidence_note(self) -> str | None:
@@ -154,7 +158,8 @@ class Captioner:
             )
         if not isinstance(source, Live):
             source = Live(source, fps=fps, realtime=realtime, timeout=timeout, retries=retries)
-        return self.describer.updates(source, picker or self.picker, beam=beam, new_scene=new_scene)
+        picker = picker or self.picker_at(spread=False)
+        return self.describer.updates(source, picker, beam=beam, new_scene=new_scene)
 
     def timeline(
         self, source: Source, *, fps: float = 2.0, picker: Picker | None = None, beam: int | None = None

@@ -68,8 +68,12 @@ class Describer:
             described: int | None = None  # the walk's number of the scene in memory
             memory, picks_of_scene = SceneMemory(self._runtime), 0
             picks: deque[Pick] = deque(maxlen=self._runtime.config.video.num_frames)
+            watch = SceneWatch()
             # One walk through all scenes: the picker remembers what it has seen before.
-            for frame, pick in walk.picks(walk.watched(new_scene or SceneWatch())):
+            for frame, pick in walk.picks(walk.watched(new_scene or watch)):
+                if watch.is_unfamiliar:  # picked, so no flash: the scene need not wait for a second frame
+                    watch.begin()
+                    walk.scene += 1
                 if walk.scene != described or picks_of_scene == max_picks:
                     memory, described, picks_of_scene = SceneMemory(self._runtime), walk.scene, 0
                     picks.clear()

@@ -29,9 +29,13 @@ NUM_PICKED = 16
 FIRST_CHARGE = 0.5
 """Where the charge starts: a stride begins half way, so that picks fall on the middles of equal parts. After a pick no
 more than this is left, so that one certain frame is not picked twice."""
-LAG = 1
-"""Frames from a full charge to the pick. The frame at which something begins is often a blur or a mixture of two
-scenes; the next one shows it."""
+LEAST_WAIT = 3
+"""At once: least number of frames from one pick to the next, and from the start to the first pick."""
+SPREAD = 12
+"""Spread: number of frames over which the rate is averaged."""
+LEAST_RATE, MOST_RATE = 0.03, 0.5
+"""Spread: what every frame adds, so that a still clip of thirty frames is picked twice, and the most that the rate of a
+single frame counts."""
 RULED_OUT = -3.0
 """The logit below which a frame is passed over though the charge is full, such as a black one (p = 0.047) …"""
 PATIENCE = 3
@@ -74,8 +78,7 @@ class PickNetPicker:
 
 
 class RatePicker:
-    """A learned picker with a memory: it charges with every frame, by the policy's rate of picking; when it is full, it
-    picks the next frame, unless the policy rules that out.
+    """A learned picker with a memory: it charges with every frame, by the policy's rate of picking, and picks when full.
 
     The rate of a frame is −log₂(1 − p), where p is the policy's probability of picking it: 1 for p = ½. A constant rate
     is a stride; a frame that shows nothing hardly charges. The sum remembers every frame that was nearly worth a pick,
@@ -85,30 +88,38 @@ class RatePicker:
     frames and of the last picks, and the likeliest frame so far, which is picked if the video ends without a pick.
     """
 
-    def __init__(self, policy: Policy, *, rate: float = 1.0) -> None:
-        """rate: multiplies the policy's rate. 2 picks about twice as many frames, 0.5 half as many."""
+    def __init__(self, policy: Policy, *, rate: float = 1.0, spread: bool = False) -> None:
+        """rate: multiplies the charge of every frame: 2 picks about twice as many, 0.5 half as many.
+
+        spread: for a clip that is described as a whole: the rate is averaged over time, so that it says how many picks
+        there are, and they are spread evenly. Otherwise a pick comes at once, as a stream needs it.
+        """
         self._policy = policy
         self._rate = checked_rate(rate)
+        self._spread = spread
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
-        memory, charge, frames_full = _Memory(), FIRST_CHARGE, 0
-        best: tuple[Frame, Pick] | None = None
+        memory, charge, mean, passed_over = _Memory(), FIRST_CHARGE, 0.0, 0
+        best: tuple[float, Frame] | None = None
         for frame in frames:
+            wait = memory.wait
             logit, embedding = memory.see(self._policy, frame.glance())
             # log₂(1 + exp(logit)), which is −log₂(1 − p), without overflow
-            rate = self._rate * float(np.logaddexp2(0.0, logit / math.log(2)))
-            charge += rate
-            candidate = picked(frame, 1 - 2.0**-rate)
-            if frames_full >= (LAG if logit > RULED_OUT else PATIENCE):
-                charge, frames_full = min(charge - 1, FIRST_CHARGE), 0
+            rate = float(np.logaddexp2(0.0, logit / math.log(2)))
+            mean += (min(rate, MOST_RATE) - mean) / SPREAD
+            charge += self._rate * (mean + LEAST_RATE if self._spread else rate)
+            is_full = charge >= 1 and (self._spread or wait >= LEAST_WAIT)
+            if is_full and (logit > RULED_OUT or passed_over == PATIENCE):
+                charge, passed_over = min(charge - 1, FIRST_CHARGE), 0
                 memory.pick(embedding)
-                best = None
-                yield candidate
-            elif not memory.any_pick and (best is None or (candidate[1].probability or 0) > (best[1].probability or 0)):
-                best = candidate
-            frames_full += charge >= 1
-        if best is not None:
-            yield best
+                yield picked(frame, _logistic(logit))
+            else:
+                passed_over += is_full
+                if not memory.any_pick and (best is None or logit > best[0]):
+                    best = logit, frame
+        if best is not None and not memory.any_pick:
+            logit, frame = best
+            yield picked(frame, _logistic(logit))
 
 
 class _Memory:
@@ -120,7 +131,7 @@ class _Memory:
         self._recent = np.zeros((1, NUM_RECENT, size), np.float32)
         self._picked = np.zeros((1, NUM_PICKED, size), np.float32)
         self._previous: Array | None = None
-        self._wait = 1
+        self.wait = 1
         self.any_pick = False
 
     def see(self, policy: Policy, glance: Array) -> tuple[float, Array]:
@@ -132,19 +143,19 @@ class _Memory:
                 "state": self._state,
                 "recent": self._recent,
                 "picked": self._picked,
-                "clock": np.array([[self._wait, self.any_pick]], np.float32),
+                "clock": np.array([[self.wait, self.any_pick]], np.float32),
             }
         )
         self._previous, self._state = glance, seen["next_state"]
         embedding = seen["embeddings"]
         self._recent = _pushed(self._recent, embedding)
-        self._wait += 1
+        self.wait += 1
         return float(seen["logits"][0]), embedding
 
     def pick(self, embedding: Array) -> None:
         """Remember the embedding of a picked frame."""
         self._picked = _pushed(self._picked, embedding)
-        self._wait, self.any_pick = 1, True
+        self.wait, self.any_pick = 1, True
 
 
 def _pushed(rows: Array, row: Array) -> Array:
@@ -152,10 +163,11 @@ def _pushed(rows: Array, row: Array) -> Array:
     return np.concatenate([row[:, None], rows[:, :-1]], axis=1)
 
 
-def learned_picker(policy: Policy, model: ModelConfig, *, rate: float = 1.0) -> Picker:
-    """The picker a model was trained with. rate: the dial, from many picks (above 1) to few (below)."""
+def learned_picker(policy: Policy, model: ModelConfig, *, rate: float = 1.0, spread: bool = True) -> Picker:
+    """The picker a model was trained with. rate: the dial, from many picks (above 1) to few (below). spread: see
+    `RatePicker`."""
     if model.picker == "rate":
-        return RatePicker(policy, rate=rate)
+        return RatePicker(policy, rate=rate, spread=spread)
     return PickNetPicker(policy, threshold=model.pick_threshold, max_gap=model.max_gap or None, rate=rate)
 
 

@@ -36,6 +36,17 @@ class SceneWatch:
         self._recent: deque[_Appearance] = deque(maxlen=SCENE_MEMORY)
         self._unfamiliar: list[_Appearance] = []
 
+    @property
+    def is_unfamiliar(self) -> bool:
+        """Whether the last frame was unfamiliar, but too few before it to begin a scene."""
+        return bool(self._unfamiliar)
+
+    def begin(self) -> None:
+        """Begin a scene with the unfamiliar frames."""
+        self._recent.clear()
+        self._recent.extend(self._unfamiliar)
+        self._unfamiliar.clear()
+
     def __call__(self, frame: Frame) -> bool:
         appearance = outline(frame.glance()), tones(frame.glance())
         if not self._recent or any(_is_similar(appearance, other) for other in self._recent):
@@ -45,9 +56,7 @@ class SceneWatch:
         self._unfamiliar.append(appearance)
         if len(self._unfamiliar) < self._patience:
             return False
-        self._recent.clear()
-        self._recent.extend(self._unfamiliar)
-        self._unfamiliar.clear()
+        self.begin()
         return True
 
 

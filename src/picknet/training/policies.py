@@ -11,12 +11,15 @@ from picknet.config import ModelConfig
 from picknet.picking.learned import (
     CODE_SIZE,
     FIRST_CHARGE,
-    LAG,
+    LEAST_RATE,
+    LEAST_WAIT,
+    MOST_RATE,
     NUM_PICKED,
     NUM_RECENT,
     OUTLINE_SIZE,
     PATIENCE,
     RULED_OUT,
+    SPREAD,
     STATE_SIZE,
 )
 from picknet.video.frame import GLANCE_SIZE
@@ -139,12 +142,13 @@ class RatePickNet(nn.Module):
         samples: int = 1,
         generator: torch.Generator | None = None,
         rate: float = 1.0,
+        spread: bool = True,
     ) -> Walk:
         """Decide frame by frame over whole clips: sampled if a generator is given, otherwise as in inference.
 
         glances: (batch, frames, 56, 56) uint8; counts: (batch,) number of frames of each clip, the rest is padding.
-        Every clip is walked `samples` times; the walks of one clip are consecutive rows of the result. rate: the dial
-        of inference.
+        Every clip is walked `samples` times; the walks of one clip are consecutive rows of the result. rate,
+        spread: of inference, see `RatePicker`.
         """
         batch, frames = glances.shape[:2]
         previous = torch.cat([glances[:, :1], glances[:, :-1]], dim=1)
@@ -170,7 +174,7 @@ class RatePickNet(nn.Module):
         memory = torch.full((len(frame), NUM_PICKED), -1, device=glances.device)  # the last picks, newest first
         template = torch.zeros_like(compared[:, 0])
         wait, charge = torch.ones(len(frame), device=glances.device), torch.full_like(compared[:, 0, 0], FIRST_CHARGE)
-        best, frames_full = torch.full_like(charge, -math.inf), torch.zeros_like(rows)
+        best, mean, passed_over = torch.full_like(charge, -math.inf), torch.zeros_like(charge), torch.zeros_like(rows)
         best_place, any_pick = torch.zeros_like(rows), torch.zeros_like(rows, dtype=torch.bool)
         picks, log_probabilities = [], []
         for t in range(frames):
@@ -179,10 +183,13 @@ class RatePickNet(nn.Module):
             logits = self._logits(frame[:, t] + compared[:, t] - template, novelty, wait, has_pick)
             present = t < counts
             if generator is None:
-                charge = charge + rate * nn.functional.softplus(logits) / math.log(2)
-                pick = (frames_full >= torch.where(logits > RULED_OUT, LAG, PATIENCE)) & present
+                frame_rate = nn.functional.softplus(logits) / math.log(2)
+                mean = mean + (frame_rate.clamp(max=MOST_RATE) - mean) / SPREAD
+                charge = charge + rate * (mean + LEAST_RATE if spread else frame_rate)
+                full = (charge >= 1) & (wait >= (0 if spread else LEAST_WAIT)) & present
+                pick = full & ((logits > RULED_OUT) | (passed_over == PATIENCE))
                 charge = torch.where(pick, (charge - 1).clamp(max=FIRST_CHARGE), charge)
-                frames_full = torch.where(pick, 0, frames_full) + (charge >= 1)
+                passed_over = torch.where(pick, 0, passed_over + full)
                 better = present & (logits > best)
                 best, best_place = torch.where(better, logits, best), torch.where(better, t, best_place)
             else:

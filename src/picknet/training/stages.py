@@ -242,7 +242,8 @@ def with_films(
 
     @torch.no_grad()
     def validate_both(network: Network) -> dict[str, float]:
-        picked = network.picknet.walk(films.glances, films.counts).picked
+        assert isinstance(network.picknet, RatePickNet)
+        picked = network.picknet.walk(films.glances, films.counts, spread=False).picked
         _, num_picks = films.picked_of_clips(picked, config.video.num_frames)
         events = films.clips >= 0
         found, picks = (num_picks[events] > 0).float().mean(), num_picks.sum() / events.sum().clamp(min=1)
