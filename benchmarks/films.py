@@ -14,8 +14,8 @@ film to film:
 
 Every fifth film is a quarter of an hour of plain frozen stills. Some stretches fade from black and to black, some are
 missing ("back to back"), and in some films an event happens twice. A JSON file beside each film says what is where (see
-`picknet/study/films.py`). The same arguments make the same films. They belong to the owners of the clips and stay out of
-the repository. Needs the `bench` extra.
+`picknet/study/films.py`). The same arguments make the same films. They belong to the owners of the clips and stay out
+of the repository. Needs the `bench` extra.
 """
 
 import argparse
@@ -64,7 +64,7 @@ Array = NDArray[Any]
 Planes = NDArray[np.uint8]
 """A picture as yuv420p: (HEIGHT * 3 / 2, WIDTH), the luma in the upper two thirds."""
 Effect = Callable[[Planes, float], Planes]
-"""A picture and the seconds since the effect began -> the picture with the effect. The picture itself stays as it is."""
+"""A picture and the seconds since the effect began -> a new picture with the effect."""
 Chance = np.random.Generator
 
 
@@ -556,7 +556,8 @@ def _make(
     }[cut]
     stretches = _plan(number, kinds, sum(map(len, acts)), seed=seed, chance=chance)
 
-    ends = list(itertools.accumulate(itertools.chain(*zip((s.num_frames for s in stretches), [*map(len, acts), 0]))))
+    lengths = zip((stretch.num_frames for stretch in stretches), [*map(len, acts), 0], strict=True)
+    ends = list(itertools.accumulate(itertools.chain(*lengths)))
     quiet = [
         Part(start / FPS, end / FPS, (*stretch.kinds, *(["fades"] if stretch.fades else [])))
         for start, end, stretch in zip([0, *ends[1::2]], ends[::2], stretches, strict=False)

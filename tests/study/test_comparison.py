@@ -211,7 +211,7 @@ def test_the_table_marks_the_models_own_setting_and_shows_intervals() -> None:
             differences={"uniform": Difference(1.25, -0.5, 3.0), "coin": Difference(-2.0, -4.0, 0.0)}),
         row("random", [2, 2], [40, 50], setting="k=2", spread=1.5),
     )  # fmt: skip
-    table = tables(Comparison(rows, (), 0, (), {}, (), ("m",), "msvd", "val", 1, 0)).splitlines()
+    table = tables(Comparison(rows, (), 0, 10, (), {}, (), ("m",), "msvd", "val", 1, 0)).splitlines()
     assert [cell.strip() for cell in table[4].split("|")[1:6]] == [
         "PickNet *", "threshold=0.5", "2.00", "55.0 (50.0 … 60.0)", "+1.2 (−0.5 … +3.0)",
     ]  # fmt: skip

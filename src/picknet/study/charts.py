@@ -40,6 +40,7 @@ LEFT = 0.75
 """Inches from the left edge to the y axis."""
 LABEL_PITCH = 0.16
 """Inches between the labels of two lines, at least."""
+LOG_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -106,6 +107,8 @@ class Panel:
     """The y axis is centred on 0 and extends at least twice the padding to each side."""
     from_zero: bool = False
     """The y axis starts at 0."""
+    logarithmic: bool = False
+    """The x axis is logarithmic."""
     height: float = 3.0
     """Inches, without title and note."""
 
@@ -237,9 +240,15 @@ def _draw_panel(figure: "Figure", panel: Panel, top: float) -> None:
     axes.set_ylim(*_y_limits([*ys, *(y for _, y in panel.levels)], panel))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
     xs = [x for line in lines for x, _ in line.points] + [x for _, *ends in panel.stretches for x in ends]
-    room = 0.03 * ((max(xs) - min(xs)) or 1.0)
-    axes.set_xlim(min(xs) - room, max(xs) + room)
-    _whole_ticks(axes)
+    if panel.logarithmic:
+        axes.set_xscale("log")
+        axes.set_xlim(min(xs) / 1.1, max(xs) * 1.1)
+        axes.set_xticks(ticks := [x for x in LOG_TICKS if min(xs) / 1.1 <= x <= max(xs) * 1.1], map(str, ticks))
+        axes.set_xticks([], minor=True)
+    else:
+        room = 0.03 * ((max(xs) - min(xs)) or 1.0)
+        axes.set_xlim(min(xs) - room, max(xs) + room)
+        _whole_ticks(axes)
     _draw_stretches(axes, panel)
 
     ends = [(name, (max(xs), y), GREY) for name, y in panel.levels]

@@ -11,7 +11,7 @@ from picknet.files import write_text
 from picknet.study.charts import GREEN, INK, LIGHT_GREY, Line, Panel, line_chart, save
 from picknet.study.comparison import NAMES, REFERENCE, Comparison, Difference, Row, merged
 from picknet.study.evaluation import markdown_table, score_text
-from picknet.study.judging import KS, NUM_DRAWS
+from picknet.study.judging import KS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +67,8 @@ def tables(comparison: Comparison) -> str:
         f"{comparison.beam}, seed {comparison.seed}.",
         markdown_table(cells),
         f"\\* the model's own setting. In brackets: 95 % intervals, by bootstrap over clips. Random and coin are means "
-        f"of {NUM_DRAWS} draws. \"minus uniform\" is the paired difference to centred uniform at the same mean picks.",
+        f"of {comparison.num_draws} draws. \"minus uniform\" is the paired difference to centred uniform at the same mean "
+        "picks.",
     ]
     rivals = [name for name in NAMES if any(name in row.differences for row in comparison.rows)]
     picknet = [row for row in comparison.rows if row.picker == "picknet"]
@@ -190,7 +191,7 @@ def _score_line(name: str, rows: Sequence[Row], *, with_band: bool = True) -> Li
     own = next((row for row in rows if row.own), None)
     picks, ciders = (values.mean(axis=1).tolist() for values in merged(rows))
     bands = {row.mean_picks: row.interval for row in rows} if name == "picknet" and with_band else {}
-    return _styled(
+    return styled(
         name,
         list(zip(picks, ciders, strict=True)),
         band=[(x, *ends) for x, ends in bands.items() if ends],
@@ -203,7 +204,7 @@ def _difference_line(name: str, rows: Sequence[Row]) -> Line:
     # Of settings with equal mean picks the last one is drawn.
     found = {row.mean_picks: row.differences[REFERENCE] for row in rows if REFERENCE in row.differences}
     at_own = own.differences.get(REFERENCE) if own else None
-    return _styled(
+    return styled(
         name,
         [(x, found[x].mean) for x in sorted(found)],
         band=[(x, found[x].low, found[x].high) for x in sorted(found)] if name == "picknet" else (),
@@ -211,14 +212,15 @@ def _difference_line(name: str, rows: Sequence[Row]) -> Line:
     )
 
 
-def _styled(
+def styled(
     name: str,
     points: Sequence[tuple[float, float]],
     *,
     band: Sequence[tuple[float, float, float]],
     ringed: tuple[float, float] | None,
+    label: str = "",
 ) -> Line:
-    """PickNet in green, the reference in black, rivals in grey."""
+    """PickNet in green, the reference in black, rivals in grey. label: if it is not that of `NAMES`."""
     colour = {"picknet": GREEN, REFERENCE: INK}.get(name, "#8a919d")
     width = {"picknet": 2.6, REFERENCE: 1.6}.get(name, 1.1)
-    return Line(NAMES[name], [points], colour, width, DASHES.get(name, "-"), band=band, ringed=ringed)
+    return Line(label or NAMES[name], [points], colour, width, DASHES.get(name, "-"), band=band, ringed=ringed)

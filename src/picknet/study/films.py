@@ -1,4 +1,4 @@
-"""Films with known events: short clips between long quiet stretches, each film with a JSON file that says what is where.
+"""Films with known events: short clips between long quiet stretches, and beside each film a JSON file with their times.
 
 `benchmarks/films.py` makes such films. A picker finds an event if it picks one of its frames.
 """
