@@ -123,13 +123,15 @@ def first_gap(stride: float, first_pick: float) -> float:
     return max(1 + stride / 2, stride - first_pick + 0.5)
 
 
-def learned_picker(policy: Policy, model: ModelConfig, *, looks: bool = True) -> Picker:
-    """The picker a model was trained with. looks: see `StridePicker`."""
+def learned_picker(policy: Policy, model: ModelConfig, *, looks: bool = True, rate: float = 1.0) -> Picker:
+    """The picker a model was trained with. looks: see `StridePicker`. rate: 2 for about twice as many picks."""
     if model.picker == "stride":
+        stride = max(model.stride / rate, 1.0)
         return StridePicker(
-            policy, stride=model.stride, first_pick=model.first_pick, threshold=model.pick_threshold, looks=looks
+            policy, stride=stride, first_pick=model.first_pick, threshold=model.pick_threshold, looks=looks
         )
-    return PickNetPicker(policy, threshold=model.pick_threshold, max_gap=model.max_gap or None)
+    threshold = model.pick_threshold**rate
+    return PickNetPicker(policy, threshold=threshold, max_gap=model.max_gap or None)
 
 
 def _probability(policy: Policy, glance: Array, template: Array, *, wait: float) -> float:
