@@ -172,7 +172,7 @@ def markdown(result: dict[str, Any]) -> str:
     lines = [
         f"{result['model']}, {result['films']} films of {result['minutes']:.0f} minutes in all, beam {result['beam']}.",
         "",
-        "| films | events | picks an event | in the event | events found | CIDEr at its end (95 %) | picks a quiet minute |",
+        "| films | events | picks an event | in the event | found | CIDEr at its end (95 %) | picks a quiet minute |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for name, part in result["streams"].items():
@@ -197,8 +197,8 @@ def markdown(result: dict[str, Any]) -> str:
         lines += [
             "",
             f"{clips['clips']} clips, {clips['mean_picks']:.2f} picks each (standard deviation {clips['spread']:.2f}): "
-            f"{len(clips['blank'])} of {clips['picks']:,} picks ({100 * clips['blank_share']:.1f} %) are black or blank "
-            f"where a better frame is near.",
+            f"{len(clips['blank'])} of {clips['picks']:,} picks ({100 * clips['blank_share']:.1f} %) are black or "
+            "blank where a better frame is near.",
         ]
     lines += ["", "| 640×360, H.264 | samples | decoding | glances and policy | a frame | share |"]
     lines += ["|---|---:|---:|---:|---:|---:|"]

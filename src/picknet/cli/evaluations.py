@@ -326,7 +326,7 @@ def compare(
     ] = None,
     films: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Instead of clips: films with known events, as benchmarks/films.py makes them."),
+        typer.Option(metavar="DIR", help="Instead of clips: films with known events, made by benchmarks/films.py."),
     ] = None,
     dataset: Dataset = DatasetName.msvd,
     split: Clips = SplitName.val,

@@ -67,8 +67,8 @@ def tables(comparison: Comparison) -> str:
         f"{comparison.beam}, seed {comparison.seed}.",
         markdown_table(cells),
         f"\\* the model's own setting. In brackets: 95 % intervals, by bootstrap over clips. Random and coin are means "
-        f"of {comparison.num_draws} draws. \"minus uniform\" is the paired difference to centred uniform at the same mean "
-        "picks.",
+        f'of {comparison.num_draws} draws. "minus uniform" is the paired difference to centred uniform at the same '
+        "mean picks.",
     ]
     rivals = [name for name in NAMES if any(name in row.differences for row in comparison.rows)]
     picknet = [row for row in comparison.rows if row.picker == "picknet"]
