@@ -15,6 +15,7 @@ from picknet.captioner import Captioner, NothingToCaption
 from picknet.data import BadData
 from picknet.data.split import Clip, Missing, Split
 from picknet.metrics import Cider, Scores
+from picknet.study import detectors
 from picknet.study.bootstrap import Interval, interval, resamples
 from picknet.study.judging import NUM_DRAWS, SUBSET_SIZES, ClipFeatures, JudgedClip, dial, judge, rivals
 from picknet.text import tokenise
@@ -134,7 +135,11 @@ def compare(
         own |= {(setting.picker, setting.setting): setting.own for setting in settings}
         for clip in split.clips:
             try:
-                judged.append(judge(features, clip, settings, beam=beam, num_subsets=num_subsets, chance=chance))
+                found = judge(
+                    features, clip, settings, beam=beam, num_subsets=num_subsets, chance=chance,
+                    with_detectors=detectors.is_installed(),
+                )  # fmt: skip
+                judged.append(found)
             except (UnreadableVideo, NothingToCaption) as error:
                 missing.append(Missing(clip.name, str(error)))
             on_clip(clip)

@@ -172,10 +172,11 @@ def judge(
     beam: int,
     num_subsets: int,
     chance: np.random.Generator,
+    with_detectors: bool = False,
 ) -> JudgedClip:
     """Describe what every picker chooses of a clip, and `num_subsets` random subsets of each size.
 
-    Where PySceneDetect is installed, its detectors are pickers, too.
+    with_detectors: PySceneDetect's detectors are pickers, too.
     """
     frames = features.read(clip)
     choices = {
@@ -184,7 +185,7 @@ def judge(
         ]
         for setting in settings
     }
-    if detectors.is_installed():
+    if with_detectors:
         choices |= {setting: [choice] for setting, choice in detectors.detected(clip.path, frames).items()}
     subsets = {
         size: [
