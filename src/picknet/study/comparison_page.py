@@ -20,11 +20,17 @@ PADDING = 5.0
 """CIDEr above and below the data of a chart: a few hundred clips cannot resolve less."""
 COLUMNS = ("cider_low", "cider_high", "difference", "low", "high")
 """Of comparison.csv: the interval of the CIDEr, and the difference to centred uniform with its interval."""
-DASHES: dict[str, str | tuple[int, tuple[int, ...]]] = {
-    "ends": (0, (6, 2)), "random": (0, (1, 1)), "kmeans": (0, (6, 2, 1, 2)), "every": (0, (3, 1)),
-    "coin": (0, (1, 3)), "scene": (0, (3, 1, 1, 1, 1, 1)),
+GREYS = ("#5f6773", "#8a919d", "#b0b6bf")
+MARKERS = {
+    "ends": ("s", 1), "random": ("X", 2), "kmeans": ("P", 1), "every": ("v", 1), "coin": ("d", 2), "scene": ("^", 0),
+    "stride": ("*", 0), "budget": ("D", 0), "content": ("p", 1), "adaptive": ("<", 1), "histogram": (">", 1),
 }  # fmt: skip
-"""Line styles of the rivals, which are all grey."""
+"""A marker and a shade for each rival."""
+DASHES: dict[str, str | tuple[int, tuple[int, ...]]] = {
+    "random": (0, (1, 1)), "coin": (0, (1, 1)), "content": (0, (4, 2)), "adaptive": (0, (4, 2)),
+    "histogram": (0, (4, 2)),
+}  # fmt: skip
+"""Line styles of groups of rivals; the others' lines are solid."""
 
 
 def write(comparison: Comparison, folder: Path, *, command: str) -> None:
@@ -144,7 +150,7 @@ def chart(comparison: Comparison) -> "Figure":
     panels = [
         Panel(
             "CIDEr against the number of picks",
-            f"{where} · shaded: PickNet's 95 % interval, by bootstrap over clips · ring: the model's own setting",
+            f"{where} · shaded: PickNet's 95 % interval · ring: its own setting",
             "mean picks per clip",
             scores,
             levels=every,
@@ -221,6 +227,11 @@ def styled(
     label: str = "",
 ) -> Line:
     """PickNet in green, the reference in black, rivals in grey. label: if it is not that of `NAMES`."""
-    colour = {"picknet": GREEN, REFERENCE: INK}.get(name, "#8a919d")
-    width = {"picknet": 2.6, REFERENCE: 1.6}.get(name, 1.1)
-    return Line(label or NAMES[name], [points], colour, width, DASHES.get(name, "-"), band=band, ringed=ringed)
+    if name in MARKERS:
+        marker, shade = MARKERS[name]
+        return Line(
+            label or NAMES[name], [points], GREYS[shade], 1.1, DASHES.get(name, "-"), marker=marker, band=band,
+            ringed=ringed,
+        )  # fmt: skip
+    colour, width = (GREEN, 2.6) if name == "picknet" else (INK, 1.6)
+    return Line(label or NAMES[name], [points], colour, width, band=band, ringed=ringed)

@@ -45,6 +45,7 @@ def detected(path: Path, samples: Sequence[Frame]) -> dict[tuple[str, str], Choi
 
 def scene_starts(frames: Iterable[Frame], *, fps: float) -> dict[tuple[str, str], list[float]]:
     """(detector, threshold) -> the seconds at which scenes start. frames: all frames of a video."""
+    import cv2
     from scenedetect import FrameTimecode
 
     measure, detectors = _detectors()
@@ -52,7 +53,7 @@ def scene_starts(frames: Iterable[Frame], *, fps: float) -> dict[tuple[str, str]
     seconds = []
     for number, frame in enumerate(frames):
         seconds.append(frame.seconds)
-        at, picture = FrameTimecode(number, fps=fps), np.ascontiguousarray(frame.pixels()[:, :, ::-1])
+        at, picture = FrameTimecode(number, fps=fps), cv2.cvtColor(frame.pixels(), cv2.COLOR_RGB2BGR)
         measure(at, picture)
         for setting, detector in detectors.items():
             starts[setting] += [seconds[cut.frame_num] for cut in detector.process_frame(at, picture)]
@@ -63,29 +64,21 @@ def _detectors() -> tuple[Callable[[Any, Any], object], dict[tuple[str, str], An
     """A function that measures a picture, and the detectors, which share what it measured."""
     from scenedetect import AdaptiveDetector, ContentDetector, HistogramDetector
 
-    content, shared = ContentDetector(), {"score": 0.0, "histogram": np.empty(0)}
+    content, shared = ContentDetector(), dict[str, Any]()
 
     def measure(at: Any, picture: Any) -> None:
         shared["score"] = content._calculate_frame_score(at, picture)
         shared["histogram"] = HistogramDetector.calculate_histogram(picture, bins=128)
 
-    class Content(ContentDetector):
-        def _calculate_frame_score(self, *given: Any) -> float:
-            return float(shared["score"])
-
-    class Adaptive(AdaptiveDetector):
-        _calculate_frame_score = Content._calculate_frame_score
-
-    class Histogram(HistogramDetector):
-        @staticmethod
-        def calculate_histogram(*given: Any, **more: Any) -> Any:
-            return shared["histogram"]
-
     made: dict[str, Callable[[float], Any]] = {
-        "content": lambda threshold: Content(threshold=threshold),
-        "adaptive": lambda threshold: Adaptive(threshold, min_content_val=LEAST_CONTENT * threshold),
-        "histogram": lambda threshold: Histogram(threshold=threshold),
+        "content": lambda threshold: ContentDetector(threshold=threshold),
+        "adaptive": lambda threshold: AdaptiveDetector(threshold, min_content_val=LEAST_CONTENT * threshold),
+        "histogram": lambda threshold: HistogramDetector(threshold=threshold),
     }
-    return measure, {
-        (name, f"threshold={threshold:g}"): made[name](threshold) for name in made for threshold in THRESHOLDS[name]
-    }
+    detectors = {}
+    for name, make in made.items():
+        for threshold in THRESHOLDS[name]:
+            detector = detectors[name, f"threshold={threshold:g}"] = make(threshold)
+            detector._calculate_frame_score = lambda *given, **more: shared["score"]
+            detector.calculate_histogram = lambda *given, **more: shared["histogram"]
+    return measure, detectors

@@ -64,11 +64,11 @@ def read_films(folder: Path) -> list[Film]:
 def _read(path: Path) -> Film:
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        parts = {
-            name: tuple(Part(**part | {"kinds": tuple(part["kinds"])}) for part in content[name])
+        events, quiet = (
+            tuple(Part(**part | {"kinds": tuple(part["kinds"])}) for part in content[name])
             for name in ("events", "quiet")
-        }
+        )
         facts = {name: content[name] for name in ("dataset", "split", "seconds", "cut", "codec")}
-        return Film(path=path.with_suffix(".mp4"), **facts, **parts)
+        return Film(path=path.with_suffix(".mp4"), events=events, quiet=quiet, **facts)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadData(f"{path}: not the description of a film, which has events and quiet ({error!r})") from error

@@ -211,10 +211,7 @@ def chart(compared: FilmComparison) -> "Figure":
                 ringed=(own.mean_picks, 100 * own.mean_found) if own else None,
             )
         )
-    note = (
-        f"{_facts(compared.films)} · shaded: PickNet's 95 % interval, by bootstrap over films · "
-        "ring: the model's own setting"
-    )
+    note = f"{_facts(compared.films)} · shaded: PickNet's 95 % interval · ring: its own setting"
     panel = Panel(
         "Events found in films, %", note, "picks for each event, also those between events", lines, height=4.0,
         from_zero=True, logarithmic=True,
