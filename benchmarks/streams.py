@@ -235,13 +235,15 @@ def main() -> None:
     for film in films:
         seen, between = watch(captioner, film, cider, beam=arguments.beam)
         events, quiet = [*events, *seen], [*quiet, *between]
-        found.setdefault(_sort(film), []).extend(budgets(captioner, film))
+        finding = budgets(captioner, film)
+        for sort in _sorts(film):
+            found.setdefault(sort, []).extend(finding)
         print(f"{film.path.stem}: {sum(one.num_picks for one in (*seen, *between))} picks", flush=True)
 
     def of(wanted: Callable[[Watched], bool]) -> dict[str, Any]:
         return summary([one for one in events if wanted(one)], [one for one in quiet if wanted(one)])
 
-    sorts = {sort: {film.path.stem for film in films if _sort(film) == sort} for sort in found}
+    sorts = {sort: {film.path.stem for film in films if sort in _sorts(film)} for sort in sorted(found)}
     kinds = sorted({kind for one in (*events, *quiet) for kind in one.part.kinds})
     result: dict[str, Any] = {
         "model": captioner.name,
@@ -252,7 +254,7 @@ def main() -> None:
         "by_kind": {kind: of(lambda one, kind=kind: kind in one.part.kinds) for kind in kinds},
         "budgets": {
             sort: {budget: float(np.mean([event[budget] for event in several])) for budget in BUDGETS}
-            for sort, several in found.items()
+            for sort, several in sorted(found.items())
         },
         "cost": cost(captioner, repeats=arguments.repeats),
         "parts": [{**vars(one), "part": vars(one.part)} for one in (*events, *quiet)],
@@ -266,9 +268,11 @@ def main() -> None:
         write_text(arguments.out / "streams.md", text)
 
 
-def _sort(film: Film) -> str:
-    """The row of a film in the tables."""
-    return "plain stills" if {*film.kinds} <= {"stills", "repeated"} else f"quiet, {film.cut}"
+def _sorts(film: Film) -> tuple[str, ...]:
+    """The rows of a film in the tables."""
+    if {*film.kinds} <= {"stills", "repeated"}:
+        return ("plain stills",)
+    return ("5 to 12 minutes", f"5 to 12 minutes, {film.cut}")
 
 
 if __name__ == "__main__":
