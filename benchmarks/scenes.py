@@ -1,6 +1,6 @@
 """Scene detection in streams: cuts found, false alarms, and CIDEr after a cut.
 
-    python benchmarks/scenes.py --data MSVD --work FOLDER [--out FOLDER] [--seeds 0 1 2] [--fps 1] [--stride 2.5]
+    python benchmarks/scenes.py --data MSVD --work FOLDER [--films FILMS] [--out FOLDER] [--seeds 0 1 2] [--fps 1]
 
 The validation clips are joined by hard cuts into 24 videos of four or five clips, re-encoded, and sampled at 1 frame a
 second. First the cuts that `SceneWatch` finds, and its alarms; an alarm is right if it comes within `patience` frames
@@ -13,28 +13,28 @@ separately. Then the CIDEr of the sentence at the end of each clip that follows 
   alone      the clip is captioned alone
 
 and the picker continues, is reset as well, or is reset and also picks the first frame of a scene. With `--films` (of
-films.py) false alarms in still footage are counted. Needs the `bench` extra.
+films.py) false alarms in quiet footage are counted, by kind of quiet. Needs the `bench` extra.
 """
 
 import argparse
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from films import CODECS, FPS, NUM_FILMS, make_films, planes, sampled, write_video
+from films import CODECS, FPS, planes, write_video
 from scenedetect import ContentDetector, detect
 
 from picknet.captioner import load
 from picknet.data.split import Clip, load_split
 from picknet.files import write_text
 from picknet.metrics import Cider
-from picknet.picking.learned import learned_picker
 from picknet.picking.picker import Picker
 from picknet.picking.scenes import SceneWatch
+from picknet.study.films import read_films, within
 from picknet.study.judging import Choice, described
 from picknet.text import tokenise
 from picknet.video.file import Video
@@ -111,15 +111,19 @@ def count_alarms(videos: Sequence[tuple[Joined, list[Frame]]], *, patience: int,
     return Alarms(patience, cuts, found, alarms, inner)
 
 
-def still_alarms(data: Path, folder: Path, *, num_films: int) -> tuple[int, float]:
-    """False alarms in the still footage of films, and its hours. Alarms during or just after an event do not count."""
-    alarms, seconds = 0, 0.0
-    for film in make_films(data, folder, num_films=num_films):
+def quiet_alarms(folder: Path) -> dict[str, tuple[int, float]]:
+    """False alarms in quiet stretches, and their hours, by kind; not those up to three seconds after an event."""
+    found: dict[str, tuple[int, float]] = {}
+    for film in read_films(folder):
         watch = SceneWatch()
-        alarm_times = [frame.seconds for frame in sampled(film) if watch(frame)]
-        alarms += sum(not any(e.start <= at < e.end + 3 for e in film.events) for at in alarm_times)
-        seconds += film.seconds - sum(event.end - event.start for event in film.events)
-    return alarms, seconds / 3600
+        with Video(film.path) as video:
+            alarms = [frame.seconds for frame in video.sample_by_time(fps=1.0) if watch(frame)]
+        for part, inside in zip(film.quiet, within(film.quiet, alarms), strict=True):
+            late = sum(alarms[i] >= part.start + 3 for i in inside)
+            for kind in ("all", *part.kinds):
+                count, hours = found.get(kind, (0, 0.0))
+                found[kind] = count + late, hours + (part.end - part.start) / 3600
+    return found
 
 
 # --- Sentences ---
@@ -169,16 +173,12 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder for the videos, outside of the repository")
     parser.add_argument("--out", type=Path, help="folder for scenes.json and scenes.md")
     parser.add_argument("--films", type=Path, help="folder of the films of films.py")
-    parser.add_argument("--num-films", type=int, default=NUM_FILMS)
     parser.add_argument("--model", help="a model folder; the default model otherwise")
     parser.add_argument("--fps", type=float, default=1.0)
-    parser.add_argument("--stride", type=float, help="stride of the learned picker; by default the model's")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     arguments = parser.parse_args()
 
     captioner = load(arguments.model)
-    model = captioner.config.model
-    picker = learned_picker(captioner.runtime.policy, replace(model, stride=arguments.stride or model.stride))
     clips = load_split(arguments.data, dataset="msvd", split="val").clips
     cider = Cider({clip.name: [tokenise(text) for text in clip.captions] for clip in clips})
     own = {clip.name: captioner.caption(clip.path).text for clip in clips}
@@ -199,7 +199,7 @@ def main() -> None:
     rules = (("never", lambda _: lambda frame: False), ("watch", lambda _: SceneWatch()), ("truth", _TrueCuts))
     for joined, frames in videos:
         ends = {
-            (rule, mode): remembered(joined, picker, frames, make(joined), mode)
+            (rule, mode): remembered(joined, captioner.picker, frames, make(joined), mode)
             for rule, make in rules
             for mode in (PICKER_MODES[:1] if rule == "never" else PICKER_MODES)
         }
@@ -210,16 +210,12 @@ def main() -> None:
             add_scores(rule, mode, joined, [captions[choice] for choice in several])
         add_scores("alone", "30 frames of it", joined, [own[clip.name] for clip in joined.clips])
 
-    still = None
-    if arguments.films:
-        still = still_alarms(arguments.data, arguments.films, num_films=arguments.num_films)
     result = {
         "seeds": arguments.seeds,
         "fps": arguments.fps,
-        "stride": arguments.stride or model.stride,
         "videos": len(videos),
         "alarms": [vars(count_alarms(videos, patience=patience, fps=arguments.fps)) for patience in PATIENCES],
-        "still": still and {"alarms": still[0], "hours": still[1]},
+        "quiet": quiet_alarms(arguments.films) if arguments.films else {},
         "cider": {f"{rule}, {mode}": float(np.mean(values)) for (rule, mode), values in scores.items()},
         "difference": {
             f"{rule}, {mode}": difference(names, values, scores[SHIPS]) for (rule, mode), values in scores.items()
@@ -252,8 +248,9 @@ def markdown(result: dict[str, Any]) -> str:
             f"| {one['patience']} | {one['found']} of {one['cuts']} ({100 * recall:.0f} %) | {alarms} "
             f"| {one['found']} ({100 * one['found'] / alarms:.0f} %) | {one['inner']} | {none} |"
         )
-    if result["still"]:
-        lines += ["", f"In {result['still']['hours']:.1f} hours of still footage: {result['still']['alarms']} alarms."]
+    if result["quiet"]:
+        lines += ["", "| Kind of quiet | Hours | False alarms |", "|---|---|---|"]
+        lines += [f"| {kind} | {hours:.2f} | {count} |" for kind, (count, hours) in result["quiet"].items()]
     lines += ["", f"| State | Picker | CIDEr of {result['clips']} sentences | minus {', '.join(SHIPS)} |"]
     lines += ["|---|---|---|---|"]
     for name, value in result["cider"].items():

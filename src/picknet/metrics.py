@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,7 @@ class Measured:
     """The metrics video by video, from which the scores of any resample of the videos follow."""
 
     bleu_counts: Array
-    """(videos, 10): what `bleu` sums up, the columns of `_bleu_counts`."""
+    """(videos, 10): what `bleu` sums up, the columns of `Marks.bleu_counts`."""
     rouge_l: Array
     """(videos,)"""
     meteor: Meteor | None
@@ -117,9 +117,10 @@ def measure(candidates: Mapping[str, str], references: Mapping[str, Sequence[str
         # The other metrics took long to compute: keep them.
         warnings.warn(f"no METEOR: {error}", stacklevel=2)
         meteor_scores = None
+    marks = [marks_of([tokens], tokenised[video])[0] for video, tokens in captions.items()]
     return Measured(
-        bleu_counts=np.array([_bleu_counts(tokens, tokenised[video]) for video, tokens in captions.items()]),
-        rouge_l=np.array([_rouge_l(tokens, tokenised[video]) for video, tokens in captions.items()]),
+        bleu_counts=np.array([one.bleu_counts for one in marks]),
+        rouge_l=np.array([one.rouge_l for one in marks]),
         meteor=meteor_scores,
         cider=np.array(list(Cider(tokenised).score(captions).values())),
     )
@@ -133,30 +134,45 @@ def score(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]
 # --- BLEU and ROUGE-L -------------------------------------------------------------------------------------------------
 
 
-def bleu(candidates: Candidates, references: References) -> tuple[float, float, float, float]:
-    """BLEU-1, ..., BLEU-4 of the corpus; the brevity penalty takes the reference length closest to each candidate's."""
-    _check_references(candidates, references)
-    counts = np.array([_bleu_counts(tokens, references[video]) for video, tokens in candidates.items()])
-    bleu1, bleu2, bleu3, bleu4 = _bleu(counts.sum(axis=0, keepdims=True))[:, 0].tolist()
-    return bleu1, bleu2, bleu3, bleu4
+class Marks(NamedTuple):
+    """What BLEU and ROUGE-L of a corpus need to know about the caption of one video."""
 
-
-def _bleu_counts(candidate: Tokens, references: Sequence[Tokens]) -> list[int]:
+    bleu_counts: tuple[int, ...]
     """Matched n-grams (n = 1, ..., 4), proposed n-grams, the length of the candidate and that of the reference."""
+    rouge_l: float
+
+
+def marks_of(candidates: Sequence[Tokens], references: Sequence[Tokens]) -> list[Marks]:
+    """The marks of several captions of one video."""
     # An n-gram counts at most as often as in the reference that repeats it most.
     allowed: Counter[tuple[str, ...]] = Counter()
     for reference in references:
         allowed |= _ngrams(reference)
+    return [Marks(_bleu_counts(tokens, references, allowed), _rouge_l(tokens, references)) for tokens in candidates]
+
+
+def bleu(candidates: Candidates, references: References) -> tuple[float, float, float, float]:
+    """BLEU-1, ..., BLEU-4 of the corpus; the brevity penalty takes the reference length closest to each candidate's."""
+    _check_references(candidates, references)
+    marks = [marks_of([tokens], references[video])[0] for video, tokens in candidates.items()]
+    counts = np.array([one.bleu_counts for one in marks])
+    bleu1, bleu2, bleu3, bleu4 = _bleu(counts.sum(axis=0, keepdims=True))[:, 0].tolist()
+    return bleu1, bleu2, bleu3, bleu4
+
+
+def _bleu_counts(
+    candidate: Tokens, references: Sequence[Tokens], allowed: Counter[tuple[str, ...]]
+) -> tuple[int, ...]:
     matched = [0] * MAX_ORDER
     for ngram, count in (_ngrams(candidate) & allowed).items():
         matched[len(ngram) - 1] += count
     proposed = [max(0, len(candidate) - order + 1) for order in range(1, MAX_ORDER + 1)]
     reference_length = min((abs(len(tokens) - len(candidate)), len(tokens)) for tokens in references)[1]
-    return [*matched, *proposed, len(candidate), reference_length]
+    return (*matched, *proposed, len(candidate), reference_length)
 
 
 def _bleu(counts: Array) -> Array:
-    """counts: (n, 10), sums of `_bleu_counts` over the videos of n corpora -> BLEU-1, ..., BLEU-4: (4, n)"""
+    """counts: (n, 10), sums of `Marks.bleu_counts` over the videos of n corpora -> BLEU-1, ..., BLEU-4: (4, n)"""
     matched, proposed = counts[:, :MAX_ORDER], counts[:, MAX_ORDER : 2 * MAX_ORDER]
     candidate_length, reference_length = counts[:, -2], counts[:, -1]
     # The COCO code's guards against division by zero are part of its result.

@@ -161,7 +161,6 @@ def _few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     from picknet.study import bootstrap, judging
 
     monkeypatch.setattr(judging, "KS", range(1, 3))
-    monkeypatch.setattr(judging, "NUM_DRAWS", 2)
     monkeypatch.setattr(bootstrap, "NUM_RESAMPLES", 20)
 
 
@@ -173,14 +172,15 @@ def test_compare_prints_the_tables_and_writes_them_with_the_command(
     (tmp_path / "rest.txt").write_text("cat\ngone\ntext\n")
     folds = ("--model", model_folder, "--clips", tmp_path / "dog.txt")
     folds += ("--model", model_folder, "--clips", tmp_path / "rest.txt")
-    options = ("--data", data, "--dataset", "folder", "--split", "all", *folds, "--subsets", 2, "--seed", 3)
+    options = ("--data", data, "--dataset", "folder", "--split", "all", *folds)
+    options += ("--subsets", 2, "--draws", 2, "--seed", 3)
     code, out, err = picknet("compare", *options, "--out", tmp_path / "out", "--cache", tmp_path / "cache")
     assert (code, err) == (0, "")
     assert out.startswith("2 models on folder all: 2 clips, beam 1, seed 3.\n")
     assert "missing 2 clips:\n  gone: no video named gone\n" in out
     written = (tmp_path / "out" / "comparison.md").read_text()
     command = f"--model {model_folder} --clips {tmp_path}/dog.txt --model {model_folder} --clips {tmp_path}/rest.txt"
-    command = f"--data {data} --dataset folder --split all {command} --beam 1 --subsets 2 --seed 3"
+    command = f"--data {data} --dataset folder --split all {command} --beam 1 --subsets 2 --draws 2 --seed 3"
     assert f"$ picknet compare {command}\n" in written
     assert "- gone: no video named gone\n" in written
     assert len(list((tmp_path / "cache").iterdir())) == 2
@@ -192,6 +192,32 @@ def test_compare_prints_the_tables_and_writes_them_with_the_command(
     assert {row["picker"] for row in rows} >= {"picknet", "uniform", "all"}
 
 
+@pytest.mark.usefixtures("_few_settings")
+def test_compare_on_films_prints_the_table_and_writes_it(
+    picknet: Picknet, clips: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    shutil.copy(clips / "cat.mp4", tmp_path / "film.mp4")
+    event = {"start": 0.0, "end": 1.0, "kinds": ["noise"], "clip": "cat"}
+    facts = {"dataset": "msvd", "split": "val", "seconds": 2.0, "cut": "camera", "codec": "libx264"}
+    (tmp_path / "film.json").write_text(json.dumps(facts | {"events": [event], "quiet": []}))
+    options = ("--films", tmp_path, "--model", model_folder, "--draws", 2)
+    code, out, err = picknet("compare", *options, "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert "1 films of msvd val, 0 minutes, 1 events, sampled at 1 frame a second, seed 0." in out
+    command = f"--films {tmp_path} --model {model_folder} --draws 2 --seed 0"
+    assert f"$ picknet compare {command}\n" in (tmp_path / "out" / "films.md").read_text()
+    _, table, _ = picknet("compare", *options, "--format", "csv")
+    assert table == (tmp_path / "out" / "films.csv").read_text()
+    _, lines, _ = picknet("compare", *options, "--format", "json")
+    assert list(json.loads(lines.splitlines()[0])) == table.splitlines()[0].split(",")
+
+
+def test_compare_needs_clips_or_films(picknet: Picknet, tmp_path: Path) -> None:
+    for given in ((), ("--data", tmp_path, "--films", tmp_path)):
+        code, _, err = picknet("compare", *given)
+        assert (code, "compare needs either --data, for clips, or --films" in err) == (2, True)
+
+
 @on_linux
 @pytest.mark.usefixtures("_few_settings")
 def test_a_reader_that_has_gone_does_not_cost_the_files(
@@ -200,7 +226,10 @@ def test_a_reader_that_has_gone_does_not_cost_the_files(
     from picknet.cli import main
 
     for arguments, files in (
-        (("compare", "--subsets", 0, "--out", tmp_path / "out"), ["out/comparison.md", "out/comparison.svg"]),
+        (
+            ("compare", "--subsets", 0, "--draws", 2, "--out", tmp_path / "out"),
+            ["out/comparison.md", "out/comparison.svg"],
+        ),
         (("evaluate", "--captions", tmp_path / "c.json", "--histograms", tmp_path / "h.svg"), ["c.json", "h.svg"]),
     ):
         read, write = os.pipe()

@@ -3,6 +3,7 @@ import json
 from pathlib import Path
 
 from command import Picknet
+from PIL import Image
 
 
 def test_an_empty_source_is_named_as_such(picknet: Picknet) -> None:
@@ -32,3 +33,15 @@ def test_without_a_source_or_a_model_an_older_log_stays(picknet: Picknet, clips:
     assert picknet("stream", tmp_path / "no.mp4", "--out", out).code == 1
     assert picknet("stream", clips / "cat.mp4", "--model", tmp_path, "--out", out).code == 1
     assert out.read_text() == "before"
+
+
+def test_a_sheet_shows_each_pick_with_the_caption_at_that_time(
+    picknet: Picknet, clips: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    options = ("stream", clips / "cat.mp4", "--fps", 5, "--model", model_folder)
+    code, out, _ = picknet(*options, "--sheet", tmp_path / "sheets" / "online.png")
+    assert (code, out) == (0, picknet(*options).out)  # the sheet changes nothing else
+    with Image.open(tmp_path / "sheets" / "online.png") as sheet:
+        assert sheet.width == 1600
+    code, _, err = picknet(*options, "--sheet", tmp_path / "online.xyz")
+    assert (code, "a sheet ends in .png" in err) == (2, True)

@@ -102,9 +102,8 @@ def test_draws_are_averaged_and_their_spread_is_kept() -> None:
 def _small() -> Iterator[None]:
     """Few settings, few resamples."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judging, "THRESHOLDS", (0.2, 0.9))
+        patch.setattr(judging, "RATES", (0.5, 1.0, 2.0))
         patch.setattr(judging, "KS", range(1, 4))
-        patch.setattr(judging, "NUM_DRAWS", 2)
         patch.setattr(bootstrap, "NUM_RESAMPLES", 20)
         yield
 
@@ -133,7 +132,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
 
 @pytest.fixture(scope="module")
 def result(captioner: Captioner, split: Split) -> Comparison:
-    return compare([(captioner, split)], num_subsets=3)
+    return compare([(captioner, split)], num_draws=2, num_subsets=3)
 
 
 def test_a_row_has_the_metrics_of_its_captions(result: Comparison, split: Split) -> None:
@@ -150,16 +149,16 @@ def test_a_row_has_the_metrics_of_its_captions(result: Comparison, split: Split)
 
 
 def test_one_seed_gives_one_result(captioner: Captioner, split: Split, result: Comparison) -> None:
-    again = compare([(captioner, split)], num_subsets=3)
+    again = compare([(captioner, split)], num_draws=2, num_subsets=3)
     assert tables(again) == tables(result)
     assert again.clips == result.clips
-    assert compare([(captioner, split)], num_subsets=3, seed=1).clips != result.clips
+    assert compare([(captioner, split)], num_draws=2, num_subsets=3, seed=1).clips != result.clips
 
 
 def test_the_clips_of_several_models_are_pooled(captioner: Captioner, split: Split, result: Comparison) -> None:
     cat, _, dog, man = split.clips
     parts = [Split("folder", "all", clips, ()) for clips in ((cat,), (dog, man))]
-    pooled = compare([(captioner, part) for part in parts], num_subsets=0)
+    pooled = compare([(captioner, part) for part in parts], num_draws=2, num_subsets=0)
     assert [clip.name for clip in pooled.clips] == ["cat", "dog", "man"]
     assert (len(pooled.models), pooled.rooms) == (2, ())
     # The same captioner on the same clips: all that does not draw is as in one go, document frequencies included.
@@ -211,7 +210,7 @@ def test_the_table_marks_the_models_own_setting_and_shows_intervals() -> None:
             differences={"uniform": Difference(1.25, -0.5, 3.0), "coin": Difference(-2.0, -4.0, 0.0)}),
         row("random", [2, 2], [40, 50], setting="k=2", spread=1.5),
     )  # fmt: skip
-    table = tables(Comparison(rows, (), 0, (), {}, (), ("m",), "msvd", "val", 1, 0)).splitlines()
+    table = tables(Comparison(rows, (), 0, 10, (), {}, (), ("m",), "msvd", "val", 1, 0)).splitlines()
     assert [cell.strip() for cell in table[4].split("|")[1:6]] == [
         "PickNet *", "threshold=0.5", "2.00", "55.0 (50.0 … 60.0)", "+1.2 (−0.5 … +3.0)",
     ]  # fmt: skip

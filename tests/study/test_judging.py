@@ -2,15 +2,12 @@
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
 from clips import write_clip
 
 from picknet.captioner import Captioner, load
-from picknet.config import Config, ModelConfig
 from picknet.data.split import Clip
 from picknet.picking.picker import Pick
 from picknet.picking.plain import AllPicker, UniformPicker
@@ -133,9 +130,11 @@ def test_rivals_have_all_their_settings_and_random_ones_ten_draws() -> None:
         found.setdefault(setting.picker, []).append(setting.setting)
     ks = [f"k={k}" for k in range(1, 9)]
     assert found["uniform"] == found["ends"] == found["random"] == found["kmeans"] == ks
-    assert found.keys() == {"uniform", "ends", "random", "kmeans", "every", "coin", "scene", "all"}
+    assert found.keys() == {"uniform", "ends", "random", "kmeans", "every", "coin", "scene", "budget", "all"}
     assert {setting.picker for setting in settings if len(setting.pickers) == 10} == {"random", "coin"}
     assert {len(setting.pickers) for setting in settings} == {1, 10}
+    fewer = rivals(lambda frame: frame.glance().ravel(), seed=0, num_draws=3)
+    assert {len(setting.pickers) for setting in fewer} == {1, 3}
 
 
 def test_the_models_own_setting_is_compared_once(captioner: Captioner) -> None:
@@ -144,16 +143,13 @@ def test_the_models_own_setting_is_compared_once(captioner: Captioner) -> None:
     assert len({setting.setting for setting in settings}) == len(settings) > 5
 
 
-def test_a_model_with_a_stride_is_compared_at_several_strides() -> None:
-    config = Config(model=ModelConfig(picker="stride", stride=7.0))
-    runtime = SimpleNamespace(policy=lambda glances, templates, waits: waits / 2)
-    settings = dial(cast(Captioner, SimpleNamespace(config=config, runtime=runtime)))
-    assert [setting.setting for setting in settings if setting.own] == ["stride=7"]
+def test_a_higher_rate_picks_more(captioner: Captioner) -> None:
     black = np.zeros((56, 56, 3), np.uint8)
     frames = [Frame.from_pixels(black, index=index, seconds=0.0) for index in range(30)]
+    settings = dial(captioner)
     counts = [len(list(setting.pickers[0].pick(frames))) for setting in settings]
-    assert counts == sorted(counts, reverse=True)  # a longer stride, fewer picks
-    assert counts[-1] == 1
+    assert counts == sorted(counts)
+    assert [setting.setting for setting in settings if setting.own] == ["rate=1"]
 
 
 def test_random_subsets_have_their_size_and_no_frame_twice(captioner: Captioner, clip: Clip) -> None:

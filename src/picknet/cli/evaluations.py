@@ -321,7 +321,13 @@ def calibrate(
 
 
 def compare(
-    data: Data,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The data folder, with videos/ and captions/.")
+    ] = None,
+    films: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Instead of clips: films with known events, made by benchmarks/films.py."),
+    ] = None,
     dataset: Dataset = DatasetName.msvd,
     split: Clips = SplitName.val,
     out: Annotated[
@@ -357,18 +363,30 @@ def compare(
         int,
         typer.Option(metavar="N", min=0, help="Random subsets of each size, to see how much the choice matters."),
     ] = 100,
+    draws: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Draws of random pickers, which are averaged.")
+    ] = 10,
     meteor: Annotated[
         bool, typer.Option("--meteor", help="Compute METEOR, too: 10 seconds per row of 100 clips.")
     ] = False,
     cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep CNN features for the next time.")] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of random pickers and of the bootstrap.")] = 0,
 ) -> None:  # fmt: skip
-    """Compare PickNet with plain pickers: CIDEr against the number of picks.
+    """Compare PickNet with plain pickers: CIDEr, or events found, against the number of picks.
 
     \b
-    Example:
+    Examples:
       picknet compare --data msvd/ --out comparison/
+      picknet compare --films films/ --out comparison/
     """
+    if (data is None) == (films is None):
+        raise BadUsage("compare needs either --data, for clips, or --films")
+    if films is not None:
+        if clips or len(model or ()) > 1:
+            raise BadUsage("--films: one --model is compared, without --clips")
+        _compare_films(films, out, format, model=model[0] if model else None, draws=draws, seed=seed)
+        return
+    assert data is not None
     models: list[str | None] = [*model] if model else [None]
     lists = clips or []
     if len(lists) != len(models) and (lists or len(models) > 1):
@@ -396,6 +414,7 @@ def compare(
             beam=beam,
             seed=seed,
             num_subsets=subsets,
+            num_draws=draws,
             with_meteor=meteor,
             cache=cache,
             on_clip=lambda clip: advance(),
@@ -407,7 +426,7 @@ def compare(
         for number, name in enumerate(model or [""]):
             words += ["--model", name] if name else []
             words += ["--clips", str(lists[number])] if lists else []
-        words += ["--beam", str(beam), "--subsets", str(subsets), "--seed", str(seed)]
+        words += ["--beam", str(beam), "--subsets", str(subsets), "--draws", str(draws), "--seed", str(seed)]
         words += ["--meteor"] if meteor else []
         comparison_page.write(result, out, command=shlex.join(["picknet", "compare", *words]))
     if format in (ResultFormat.json, ResultFormat.jsonl):
@@ -417,3 +436,34 @@ def compare(
     else:
         hint = f"in {out / 'comparison.md'}" if out else "with --out DIR"
         print("\n".join([comparison_page.tables(result), *_missing_text(result.missing, hint)]), flush=True)
+
+
+def _compare_films(
+    folder: Path, out: Path | None, format: ResultFormat, *, model: str | None, draws: int, seed: int
+) -> None:
+    from picknet.captioner import load
+    from picknet.files import check_folder
+    from picknet.study import finding
+    from picknet.study.charts import require_matplotlib
+    from picknet.study.films import read_films
+
+    if out:
+        require_matplotlib()
+        check_folder(out)
+    films = read_films(folder)
+    with progress("comparing", len(films)) as advance:
+        result = finding.compare_films(
+            load(model), films, seed=seed, num_draws=draws, on_film=lambda film: advance()
+        )
+    if not result.with_detectors:
+        note('without PySceneDetect, which is not installed; pip install "picknet[bench]"')
+    if out:
+        words = ["--films", str(folder), *(["--model", model] if model else [])]
+        words += ["--draws", str(draws), "--seed", str(seed)]
+        finding.write(result, out, command=shlex.join(["picknet", "compare", *words]))
+    if format in (ResultFormat.json, ResultFormat.jsonl):
+        print("".join(json.dumps(row) + "\n" for row in finding.rows(result)), end="", flush=True)
+    elif format is ResultFormat.csv:
+        print(finding.csv_table(result), end="", flush=True)
+    else:
+        print(finding.tables(result), flush=True)

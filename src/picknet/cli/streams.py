@@ -4,7 +4,8 @@ import json
 import shutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,16 +20,22 @@ from picknet.cli.arguments import (
     ResultFormat,
     Style,
     note_no_confidence,
+    sheet_paths,
 )
 from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened_live
 from picknet.cli.terminal import many, note
 
 if TYPE_CHECKING:
+    from picknet.picking.picker import Pick, Picker
     from picknet.results import Update
+    from picknet.show.page import Thumbnail
+    from picknet.video.frame import Frame
     from picknet.video.live import Live
 
 SOURCE = "Source"
 CSV_COLUMNS = ("video", "seconds", "caption", "changed", "confidence", "total_picks", "frames_seen", "scene", "lag")
+MAX_SHOWN = 60
+"""Picks on a sheet, so that one of an endless stream stays a picture."""
 
 
 def stream(
@@ -46,6 +53,13 @@ def stream(
         bool,
         typer.Option("--only-changes", help="Print a caption only where it changes.", rich_help_panel=OUTPUT),
     ] = False,
+    sheet: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help=f"Draw the first {MAX_SHOWN} picks, each with the caption at that time, when it ends.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     quiet: Quiet = False,
     fps: Annotated[
         float,
@@ -86,18 +100,23 @@ def stream(
       picknet stream 0
       picknet stream rtsp://camera.local/1 --only-changes --out log.jsonl
       ffmpeg -i film.mp4 -c copy -f mpegts - | picknet stream -
+      picknet stream film.mp4 --sheet captions.png
 
     With --out, each caption is in the file as soon as it is known.
     """
     format = format_for(out, format, RESULT_SUFFIXES, default=ResultFormat.text)
     check_out(out)
+    sheet_path = sheet_paths(sheet, [source])[0] if sheet else None
 
     from picknet.captioner import load
+    from picknet.files import check_folder
     from picknet.video.live import Live
     from picknet.video.source import UnreachableSource
 
     if not source:
         raise UnreachableSource("'': no such file, camera or address")
+    if sheet_path:
+        check_folder(sheet_path.parent)
     with opened_live(out) as write:
         printer = _Printer(format, write, rewrites=out is None and format is ResultFormat.text and sys.stdout.isatty())
         live = Live(source, fps=fps, realtime=realtime, timeout=timeout, retries=retries, note=printer.note)
@@ -105,15 +124,43 @@ def stream(
         if style and format is not ResultFormat.text:
             note_no_confidence(style)
         num_picks = num_captions = 0
+        shown: list[tuple[Thumbnail, str]] = []
+        picker = _WithThumbnail(captioner.picker) if sheet_path else None
         try:
-            for update in captioner.stream(live, beam=beam):
+            for update in captioner.stream(live, picker=picker, beam=beam):
+                if picker and picker.newest and len(shown) < MAX_SHOWN:
+                    shown.append((picker.newest, update.text))
                 num_picks, num_captions = update.total_picks, num_captions + update.changed
                 if update.changed or not only_changes:
                     printer.print(update)
         finally:
             printer.end()
+            if sheet_path and shown:
+                _write_sheet(sheet_path, shown)
             if live.num_frames:
                 note(_summary(live, num_picks, num_captions))
+
+
+class _WithThumbnail:
+    """A picker that keeps a small copy of the newest pick of another picker."""
+
+    def __init__(self, picker: "Picker") -> None:
+        self.picker = picker
+        self.newest: Thumbnail | None = None
+
+    def pick(self, frames: Iterable["Frame"]) -> Iterator[tuple["Frame", "Pick"]]:
+        from picknet.show.page import Thumbnail
+
+        for frame, pick in self.picker.pick(frames):
+            self.newest = Thumbnail.of(frame)
+            yield frame, pick
+
+
+def _write_sheet(path: Path, shown: "list[tuple[Thumbnail, str]]") -> None:
+    from picknet.show.page import save
+    from picknet.show.sheet import online_strip
+
+    save(online_strip(shown), path)
 
 
 class _Printer:

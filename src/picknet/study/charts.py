@@ -40,6 +40,9 @@ LEFT = 0.75
 """Inches from the left edge to the y axis."""
 LABEL_PITCH = 0.16
 """Inches between the labels of two lines, at least."""
+MARKER_SIZE = 4.5
+"""Points."""
+LOG_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -78,6 +81,8 @@ class Line:
     dashes: str | tuple[int, tuple[int, ...]] = "-"
     """A line style of matplotlib."""
     dots: bool = True
+    marker: str = ""
+    """A marker of matplotlib for the dots, which is then shown beside the name as well; a circle otherwise."""
     band: Sequence[tuple[float, float, float]] = ()
     """(x, low, high): a shaded area around the line."""
     ringed: Point | None = None
@@ -106,6 +111,8 @@ class Panel:
     """The y axis is centred on 0 and extends at least twice the padding to each side."""
     from_zero: bool = False
     """The y axis starts at 0."""
+    logarithmic: bool = False
+    """The x axis is logarithmic."""
     height: float = 3.0
     """Inches, without title and note."""
 
@@ -237,12 +244,18 @@ def _draw_panel(figure: "Figure", panel: Panel, top: float) -> None:
     axes.set_ylim(*_y_limits([*ys, *(y for _, y in panel.levels)], panel))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
     xs = [x for line in lines for x, _ in line.points] + [x for _, *ends in panel.stretches for x in ends]
-    room = 0.03 * ((max(xs) - min(xs)) or 1.0)
-    axes.set_xlim(min(xs) - room, max(xs) + room)
-    _whole_ticks(axes)
+    if panel.logarithmic:
+        axes.set_xscale("log")
+        axes.set_xlim(min(xs) / 1.1, max(xs) * 1.1)
+        axes.set_xticks(ticks := [x for x in LOG_TICKS if min(xs) / 1.1 <= x <= max(xs) * 1.1], map(str, ticks))
+        axes.set_xticks([], minor=True)
+    else:
+        room = 0.03 * ((max(xs) - min(xs)) or 1.0)
+        axes.set_xlim(min(xs) - room, max(xs) + room)
+        _whole_ticks(axes)
     _draw_stretches(axes, panel)
 
-    ends = [(name, (max(xs), y), GREY) for name, y in panel.levels]
+    ends = [(name, (max(xs), y), GREY, "") for name, y in panel.levels]
     for _, y in panel.levels:
         axes.axhline(y, color=GREY, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1.5)
     for order, line in enumerate(reversed(lines)):
@@ -252,17 +265,18 @@ def _draw_panel(figure: "Figure", panel: Panel, top: float) -> None:
             axes.fill_between(x, low, high, color=line.colour, alpha=0.14, linewidth=0, zorder=1.2)
         for piece in line.pieces:
             x, y = np.array(piece).T
-            marker = "o" if line.dots or len(piece) == 1 else ""
+            marker = (line.marker or "o") if line.dots or len(piece) == 1 else ""
             axes.plot(
                 x, y, color=line.colour, linewidth=line.width, linestyle=line.dashes, marker=marker,
-                markersize=1.6 + 1.4 * line.width, markeredgewidth=0, zorder=zorder,
+                markersize=MARKER_SIZE if line.marker else 1.6 + 1.4 * line.width, markeredgewidth=0, zorder=zorder,
             )  # fmt: skip
         if line.ringed:
             axes.plot(
                 *np.array([line.ringed]).T, color=line.colour, marker="o", markersize=9, markeredgewidth=1.8,
                 markerfacecolor="white", zorder=zorder + 0.005,
             )  # fmt: skip
-        ends.append((line.name, line.points[-1], DARK_GREEN if line.colour == GREEN else line.colour))
+        colour = DARK_GREEN if line.colour == GREEN else line.colour
+        ends.append((line.name, line.points[-1], colour, line.marker))
     _label_ends(axes, ends, height=panel.height)
 
 
@@ -287,14 +301,24 @@ def _draw_stretches(axes: "Axes", panel: Panel) -> None:
         )  # fmt: skip
 
 
-def _label_ends(axes: "Axes", ends: Sequence[tuple[str, Point, str]], *, height: float) -> None:
-    """The name of each line right of the axes, at the height of its last point or as near as other names permit."""
+def _label_ends(axes: "Axes", ends: Sequence[tuple[str, Point, str, str]], *, height: float) -> None:
+    """The name of each line right of the axes, at the height of its last point or as near as other names permit.
+
+    A thin line leads from a name to its last point, or the line's own marker stands before it.
+    """
     low, high = axes.get_ylim()
-    inches = [(end[1] - low) / (high - low) * height for _, end, _ in ends]
+    inches = [(end[1] - low) / (high - low) * height for _, end, *_ in ends]
     order = sorted(range(len(ends)), key=lambda number: inches[number])
     placed = spread([inches[number] for number in order], pitch=LABEL_PITCH, low=0.0, high=height)
     for number, place in zip(order, placed, strict=True):
-        name, end, colour = ends[number]
+        name, end, colour, marker = ends[number]
+        if marker:
+            axes.plot(
+                1.02, place / height, transform=axes.transAxes, color=colour, marker=marker, markersize=MARKER_SIZE,
+                markeredgewidth=0, clip_on=False,
+            )  # fmt: skip
+            axes.text(1.035, place / height, name, transform=axes.transAxes, color=GREY, va="center")
+            continue
         leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.5, "shrinkA": 1, "shrinkB": 3}
         axes.annotate(
             name, end, xytext=(1.035, place / height), textcoords="axes fraction", color=colour, fontsize=TEXT_SIZE,

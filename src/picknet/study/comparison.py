@@ -15,8 +15,9 @@ from picknet.captioner import Captioner, NothingToCaption
 from picknet.data import BadData
 from picknet.data.split import Clip, Missing, Split
 from picknet.metrics import Cider, Scores
+from picknet.study import detectors
 from picknet.study.bootstrap import Interval, interval, resamples
-from picknet.study.judging import SUBSET_SIZES, ClipFeatures, JudgedClip, dial, judge, rivals
+from picknet.study.judging import NUM_DRAWS, SUBSET_SIZES, ClipFeatures, JudgedClip, dial, judge, rivals
 from picknet.text import tokenise
 from picknet.video.file import UnreadableVideo
 
@@ -33,6 +34,10 @@ NAMES = {
     "every": "every n-th",
     "coin": "coin",
     "scene": "scene change",
+    "budget": "budget",
+    "content": "PySceneDetect, content",
+    "adaptive": "PySceneDetect, adaptive",
+    "histogram": "PySceneDetect, histogram",
     "all": "all frames",
 }
 
@@ -85,6 +90,8 @@ class Comparison:
     rows: tuple[Row, ...]
     rooms: tuple[Room, ...]
     num_subsets: int
+    num_draws: int
+    """Draws of a random picker."""
     clips: tuple[JudgedClip, ...]
     ciders: Mapping[tuple[str, str], float]
     """Of each (clip, caption), ×100."""
@@ -102,6 +109,7 @@ def compare(
     beam: int = 1,
     seed: int = 0,
     num_subsets: int = 100,
+    num_draws: int = NUM_DRAWS,
     with_meteor: bool = False,
     cache: Path | None = None,
     on_clip: Callable[[Clip], object] = lambda clip: None,
@@ -123,11 +131,15 @@ def compare(
     missing = [clip for _, split in judges for clip in split.missing]
     for captioner, split in judges:
         features = ClipFeatures(captioner, cache)
-        settings = [*dial(captioner), *rivals(features.of_frame, seed=seed)]
+        settings = [*dial(captioner), *rivals(features.of_frame, seed=seed, num_draws=num_draws)]
         own |= {(setting.picker, setting.setting): setting.own for setting in settings}
         for clip in split.clips:
             try:
-                judged.append(judge(features, clip, settings, beam=beam, num_subsets=num_subsets, chance=chance))
+                found = judge(
+                    features, clip, settings, beam=beam, num_subsets=num_subsets, chance=chance,
+                    with_detectors=detectors.is_installed(),
+                )  # fmt: skip
+                judged.append(found)
             except (UnreadableVideo, NothingToCaption) as error:
                 missing.append(Missing(clip.name, str(error)))
             on_clip(clip)
@@ -142,6 +154,7 @@ def compare(
         rows=_rows(judged, own, references, ciders, with_meteor=with_meteor, seed=seed),
         rooms=_rooms(judged, ciders) if num_subsets else (),
         num_subsets=num_subsets,
+        num_draws=num_draws,
         clips=tuple(judged),
         ciders=ciders,
         missing=tuple(missing),
@@ -172,8 +185,9 @@ def _rows(
     with_meteor: bool,
     seed: int,
 ) -> tuple[Row, ...]:
+    marks = _marks(judged, references)
     rows = []
-    for key in own:
+    for key in dict.fromkeys((*own, *(key for clip in judged for key in clip.choices))):
         # Models may differ in their dial: a setting that not all of them have is left out.
         if not all(key in clip.choices for clip in judged):
             continue
@@ -183,14 +197,14 @@ def _rows(
         ]
         by_draw = np.array([[ciders[pair] for pair in captions.items()] for captions in texts])
         scores = [
-            _scores(captions, references, cider, with_meteor=with_meteor)
-            for captions, cider in zip(texts, by_draw.mean(axis=1).tolist(), strict=True)
+            _scores(captions, references, marks, cider, with_meteor=with_meteor)
+            for captions, cider in zip(texts, by_draw, strict=True)
         ]
         rows.append(
             Row(
                 picker=key[0],
                 setting=key[1],
-                own=own[key],
+                own=own.get(key, False),
                 picks=np.array([[len(choice) for choice in draw] for draw in draws]).mean(axis=0),
                 ciders=by_draw.mean(axis=0),
                 scores=_mean(scores),
@@ -200,19 +214,36 @@ def _rows(
     return _with_intervals(rows, seed=seed)
 
 
+def _marks(
+    judged: Sequence[JudgedClip], references: metrics.References
+) -> dict[tuple[str, str], metrics.Marks]:
+    """Of each caption of each clip: many choices have the same one."""
+    found = {}
+    for clip in judged:
+        texts = list(dict.fromkeys(clip.captions.values()))
+        marks = metrics.marks_of([tokenise(text) for text in texts], references[clip.name])
+        found.update({(clip.name, text): mark for text, mark in zip(texts, marks, strict=True)})
+    return found
+
+
 def _scores(
-    captions: Mapping[str, str], references: metrics.References, cider: float, *, with_meteor: bool
+    captions: Mapping[str, str],
+    references: metrics.References,
+    marks: Mapping[tuple[str, str], metrics.Marks],
+    ciders: Array,
+    *,
+    with_meteor: bool,
 ) -> Scores:
-    candidates = {name: tokenise(text) for name, text in captions.items()}
+    """ciders: (clips,), ×100"""
     meteor = None
     if with_meteor:
         try:
-            meteor = metrics.meteor(candidates, references)
+            meteor = metrics.meteor({name: tokenise(text) for name, text in captions.items()}, references)
         except metrics.MeteorFailed as error:
             warnings.warn(f"no METEOR: {error}", stacklevel=2)
-    bleu1, bleu2, bleu3, bleu4 = (100 * value for value in metrics.bleu(candidates, references))
-    rouge_l = 100 * metrics.rouge_l(candidates, references)
-    return Scores(bleu1, bleu2, bleu3, bleu4, rouge_l, None if meteor is None else 100 * meteor.corpus, cider)
+    found = [marks[pair] for pair in captions.items()]
+    counts, rouge_l = np.array([mark.bleu_counts for mark in found]), np.array([mark.rouge_l for mark in found])
+    return metrics.Measured(counts, rouge_l, meteor, ciders / 100).scores()
 
 
 def _mean(scores: Sequence[Scores]) -> Scores:

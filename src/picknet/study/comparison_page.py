@@ -11,7 +11,7 @@ from picknet.files import write_text
 from picknet.study.charts import GREEN, INK, LIGHT_GREY, Line, Panel, line_chart, save
 from picknet.study.comparison import NAMES, REFERENCE, Comparison, Difference, Row, merged
 from picknet.study.evaluation import markdown_table, score_text
-from picknet.study.judging import KS, NUM_DRAWS
+from picknet.study.judging import KS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,11 +20,17 @@ PADDING = 5.0
 """CIDEr above and below the data of a chart: a few hundred clips cannot resolve less."""
 COLUMNS = ("cider_low", "cider_high", "difference", "low", "high")
 """Of comparison.csv: the interval of the CIDEr, and the difference to centred uniform with its interval."""
-DASHES: dict[str, str | tuple[int, tuple[int, ...]]] = {
-    "ends": (0, (6, 2)), "random": (0, (1, 1)), "kmeans": (0, (6, 2, 1, 2)), "every": (0, (3, 1)),
-    "coin": (0, (1, 3)), "scene": (0, (3, 1, 1, 1, 1, 1)),
+GREYS = ("#5f6773", "#8a919d", "#b0b6bf")
+MARKERS = {
+    "ends": ("s", 1), "random": ("X", 2), "kmeans": ("P", 1), "every": ("v", 1), "coin": ("d", 2), "scene": ("^", 0),
+    "stride": ("*", 0), "budget": ("D", 0), "content": ("p", 1), "adaptive": ("<", 1), "histogram": (">", 1),
 }  # fmt: skip
-"""Line styles of the rivals, which are all grey."""
+"""A marker and a shade for each rival."""
+DASHES: dict[str, str | tuple[int, tuple[int, ...]]] = {
+    "random": (0, (1, 1)), "coin": (0, (1, 1)), "content": (0, (4, 2)), "adaptive": (0, (4, 2)),
+    "histogram": (0, (4, 2)),
+}  # fmt: skip
+"""Line styles of groups of rivals; the others' lines are solid."""
 
 
 def write(comparison: Comparison, folder: Path, *, command: str) -> None:
@@ -67,7 +73,8 @@ def tables(comparison: Comparison) -> str:
         f"{comparison.beam}, seed {comparison.seed}.",
         markdown_table(cells),
         f"\\* the model's own setting. In brackets: 95 % intervals, by bootstrap over clips. Random and coin are means "
-        f"of {NUM_DRAWS} draws. \"minus uniform\" is the paired difference to centred uniform at the same mean picks.",
+        f'of {comparison.num_draws} draws. "minus uniform" is the paired difference to centred uniform at the same '
+        "mean picks.",
     ]
     rivals = [name for name in NAMES if any(name in row.differences for row in comparison.rows)]
     picknet = [row for row in comparison.rows if row.picker == "picknet"]
@@ -143,7 +150,7 @@ def chart(comparison: Comparison) -> "Figure":
     panels = [
         Panel(
             "CIDEr against the number of picks",
-            f"{where} · shaded: PickNet's 95 % interval, by bootstrap over clips · ring: the model's own setting",
+            f"{where} · shaded: PickNet's 95 % interval · ring: its own setting",
             "mean picks per clip",
             scores,
             levels=every,
@@ -190,7 +197,7 @@ def _score_line(name: str, rows: Sequence[Row], *, with_band: bool = True) -> Li
     own = next((row for row in rows if row.own), None)
     picks, ciders = (values.mean(axis=1).tolist() for values in merged(rows))
     bands = {row.mean_picks: row.interval for row in rows} if name == "picknet" and with_band else {}
-    return _styled(
+    return styled(
         name,
         list(zip(picks, ciders, strict=True)),
         band=[(x, *ends) for x, ends in bands.items() if ends],
@@ -203,7 +210,7 @@ def _difference_line(name: str, rows: Sequence[Row]) -> Line:
     # Of settings with equal mean picks the last one is drawn.
     found = {row.mean_picks: row.differences[REFERENCE] for row in rows if REFERENCE in row.differences}
     at_own = own.differences.get(REFERENCE) if own else None
-    return _styled(
+    return styled(
         name,
         [(x, found[x].mean) for x in sorted(found)],
         band=[(x, found[x].low, found[x].high) for x in sorted(found)] if name == "picknet" else (),
@@ -211,14 +218,20 @@ def _difference_line(name: str, rows: Sequence[Row]) -> Line:
     )
 
 
-def _styled(
+def styled(
     name: str,
     points: Sequence[tuple[float, float]],
     *,
     band: Sequence[tuple[float, float, float]],
     ringed: tuple[float, float] | None,
+    label: str = "",
 ) -> Line:
-    """PickNet in green, the reference in black, rivals in grey."""
-    colour = {"picknet": GREEN, REFERENCE: INK}.get(name, "#8a919d")
-    width = {"picknet": 2.6, REFERENCE: 1.6}.get(name, 1.1)
-    return Line(NAMES[name], [points], colour, width, DASHES.get(name, "-"), band=band, ringed=ringed)
+    """PickNet in green, the reference in black, rivals in grey. label: if it is not that of `NAMES`."""
+    if name in MARKERS:
+        marker, shade = MARKERS[name]
+        return Line(
+            label or NAMES[name], [points], GREYS[shade], 1.1, DASHES.get(name, "-"), marker=marker, band=band,
+            ringed=ringed,
+        )  # fmt: skip
+    colour, width = (GREEN, 2.6) if name == "picknet" else (INK, 1.6)
+    return Line(label or NAMES[name], [points], colour, width, band=band, ringed=ringed)

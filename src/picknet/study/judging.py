@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -21,6 +21,7 @@ from picknet.captioner import Captioner, NothingToCaption
 from picknet.data.split import Clip, file_facts
 from picknet.files import written_whole
 from picknet.model.runtime import EncoderState, Runtime
+from picknet.picking.budget import BudgetPicker
 from picknet.picking.learned import learned_picker
 from picknet.picking.picker import Picker
 from picknet.picking.plain import (
@@ -32,6 +33,7 @@ from picknet.picking.plain import (
     SceneChangePicker,
     UniformPicker,
 )
+from picknet.study import detectors
 from picknet.video.file import Video
 from picknet.video.frame import Frame
 
@@ -39,10 +41,8 @@ Array = NDArray[Any]
 Choice = tuple[int, ...]
 """Some frames of a clip: their positions among the sampled frames, ascending."""
 
-THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""PickNet's settings if it compares glances, as in the paper."""
-STRIDES = (4, 5, 6, 7.5, 10, 15, 20, 30)
-"""PickNet's settings if it keeps a stride."""
+RATES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+"""PickNet's settings: 2 is about twice as many picks as the model's own, which is 1."""
 KS = range(1, 9)
 DISTANCES = (4, 5, 6, 7, 9, 13, 20)
 """n of every n-th: 7, 6, … 1 picks of 30 frames. Most do not divide 30, since a stream may end anywhere."""
@@ -50,7 +50,7 @@ PROBABILITIES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25)
 CHANGES = (10, 20, 30, 35, 40, 50, 60, 80)
 """Grey values: 17 to 1.2 picks of 30 frames on MSVD."""
 NUM_DRAWS = 10
-"""Draws of a random picker, which are averaged."""
+"""Draws of a random picker, which are averaged, by default."""
 SUBSET_SIZES = range(1, 7)
 MAX_TOGETHER = 64
 """Choices per batch. Larger batches are hardly faster and need more memory."""
@@ -70,23 +70,16 @@ class Setting:
 
 
 def dial(captioner: Captioner) -> list[Setting]:
-    """PickNet at settings from many picks to few, the model's own among them."""
+    """PickNet at settings from few picks to many, the model's own among them."""
     model, policy = captioner.config.model, captioner.runtime.policy
-    if model.picker == "stride":
-        dialled = {f"stride={n:g}": replace(model, stride=n) for n in sorted({*STRIDES, model.stride})}
-    else:
-        thresholds = sorted({*THRESHOLDS, model.pick_threshold})
-        dialled = {f"threshold={p:g}": replace(model, pick_threshold=p) for p in thresholds}
-    return [
-        Setting("picknet", setting, (learned_picker(policy, other),), own=other == model)
-        for setting, other in dialled.items()
-    ]
+    pickers = {rate: learned_picker(policy, model, rate=rate) for rate in RATES}
+    return [Setting("picknet", f"rate={rate:g}", (picker,), own=rate == 1) for rate, picker in pickers.items()]
 
 
-def rivals(feature: Callable[[Frame], Array], *, seed: int) -> list[Setting]:
+def rivals(feature: Callable[[Frame], Array], *, seed: int, num_draws: int = NUM_DRAWS) -> list[Setting]:
     """The pickers PickNet is compared with. Like PickNet, every n-th, coin and scene change do not look ahead."""
     chance = np.random.default_rng(seed)  # one generator for all of them, over all clips
-    draws = range(NUM_DRAWS)
+    draws = range(num_draws)
     return [
         *(Setting("uniform", f"k={k}", (UniformPicker(k),)) for k in KS),
         *(Setting("ends", f"k={k}", (UniformPicker(k, ends=True),)) for k in KS),
@@ -95,6 +88,7 @@ def rivals(feature: Callable[[Frame], Array], *, seed: int) -> list[Setting]:
         *(Setting("every", f"n={n}", (EveryNthPicker(n),)) for n in DISTANCES),
         *(Setting("coin", f"p={p}", tuple(CoinPicker(p, seed=chance) for _ in draws)) for p in PROBABILITIES),
         *(Setting("scene", f"change={change}", (SceneChangePicker(change),)) for change in CHANGES),
+        *(Setting("budget", f"N={k}", (BudgetPicker(k),)) for k in KS),
         Setting("all", "", (AllPicker(),)),
     ]
 
@@ -178,8 +172,12 @@ def judge(
     beam: int,
     num_subsets: int,
     chance: np.random.Generator,
+    with_detectors: bool = False,
 ) -> JudgedClip:
-    """Describe what every picker chooses of a clip, and `num_subsets` random subsets of each size."""
+    """Describe what every picker chooses of a clip, and `num_subsets` random subsets of each size.
+
+    with_detectors: PySceneDetect's detectors are pickers, too.
+    """
     frames = features.read(clip)
     choices = {
         (setting.picker, setting.setting): [
@@ -187,6 +185,8 @@ def judge(
         ]
         for setting in settings
     }
+    if with_detectors:
+        choices |= {setting: [choice] for setting, choice in detectors.detected(clip.path, frames).items()}
     subsets = {
         size: [
             tuple(sorted(chance.choice(len(frames), size=min(size, len(frames)), replace=False).tolist()))
