@@ -16,9 +16,12 @@ from picknet.cli.arguments import (
     Model,
     Out,
     OutputFormat,
+    PickerName,
     Quiet,
+    Rate,
     ResultFormat,
     Style,
+    check_numbers,
     note_no_confidence,
     sheet_paths,
 )
@@ -87,6 +90,7 @@ def stream(
             metavar="N", min=0, help="Attempts in a row to reconnect to a lost source.", rich_help_panel=SOURCE
         ),
     ] = 10,
+    rate: Rate = None,
     model: Model = None,
     style: Style = None,
     beam: Beam = None,
@@ -104,6 +108,7 @@ def stream(
 
     With --out, each caption is in the file as soon as it is known.
     """
+    check_numbers([PickerName.picknet], None, None, rate)
     format = format_for(out, format, RESULT_SUFFIXES, default=ResultFormat.text)
     check_out(out)
     sheet_path = sheet_paths(sheet, [source])[0] if sheet else None
@@ -125,9 +130,10 @@ def stream(
             note_no_confidence(style)
         num_picks = num_captions = 0
         shown: list[tuple[Thumbnail, str]] = []
-        picker = _WithThumbnail(captioner.picker) if sheet_path else None
+        chosen = captioner.picker_at(1.0 if rate is None else rate, spread=False)
+        picker = _WithThumbnail(chosen) if sheet_path else None
         try:
-            for update in captioner.stream(live, picker=picker, beam=beam):
+            for update in captioner.stream(live, picker=picker or chosen, beam=beam):
                 if picker and picker.newest and len(shown) < MAX_SHOWN:
                     shown.append((picker.newest, update.text))
                 num_picks, num_captions = update.total_picks, num_captions + update.changed

@@ -78,7 +78,7 @@ class PickNetPicker:
 
 
 class RatePicker:
-    """A learned picker with a memory: it charges with every frame, by the policy's rate of picking; when full, it picks.
+    """A learned picker with a memory: it charges with every frame, by the policy's rate of picking. Full, it picks.
 
     The rate of a frame is −log₂(1 − p), where p is the policy's probability of picking it: 1 for p = ½. A constant rate
     is a stride; a frame that shows nothing hardly charges. The sum remembers every frame that was nearly worth a pick,

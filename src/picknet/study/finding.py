@@ -92,7 +92,7 @@ def compare_films(
 ) -> FilmComparison:
     chance = np.random.default_rng(seed)
     settings = [
-        *dial(captioner),
+        *dial(captioner, spread=False),
         *(Setting("uniform", f"k={k}", (UniformPicker(k),)) for k in KS),
         *(Setting("random", f"k={k}", tuple(RandomPicker(k, seed=chance) for _ in range(num_draws))) for k in KS),
         *(Setting("every", f"n={n}", (EveryNthPicker(n),)) for n in DISTANCES),

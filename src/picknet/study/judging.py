@@ -22,7 +22,6 @@ from picknet.data.split import Clip, file_facts
 from picknet.files import written_whole
 from picknet.model.runtime import EncoderState, Runtime
 from picknet.picking.budget import BudgetPicker
-from picknet.picking.learned import learned_picker
 from picknet.picking.picker import Picker
 from picknet.picking.plain import (
     AllPicker,
@@ -69,10 +68,9 @@ class Setting:
     """Whether it is the model's own setting."""
 
 
-def dial(captioner: Captioner) -> list[Setting]:
-    """PickNet at settings from few picks to many, the model's own among them."""
-    model, policy = captioner.config.model, captioner.runtime.policy
-    pickers = {rate: learned_picker(policy, model, rate=rate) for rate in RATES}
+def dial(captioner: Captioner, *, spread: bool = True) -> list[Setting]:
+    """PickNet at settings from few picks to many, the model's own among them. spread: for clips, not for films."""
+    pickers = {rate: captioner.picker_at(rate, spread=spread) for rate in RATES}
     return [Setting("picknet", f"rate={rate:g}", (picker,), own=rate == 1) for rate, picker in pickers.items()]
 
 
