@@ -6,7 +6,7 @@ through the CNN; k-means, which needs the features of every frame, is left out.
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from picknet.captioner import Captioner
 from picknet.files import write_text
 from picknet.picking.budget import BudgetPicker
-from picknet.picking.picker import Picker
 from picknet.picking.plain import EveryNthPicker, RandomPicker, SceneChangePicker, UniformPicker
-from picknet.picking.scenes import SceneWatch
 from picknet.study import comparison, detectors
 from picknet.study.bootstrap import Interval, interval, resamples
 from picknet.study.charts import Panel, line_chart, save
@@ -28,8 +26,6 @@ from picknet.study.evaluation import markdown_table
 from picknet.study.films import Film, within
 from picknet.study.judging import CHANGES, NUM_DRAWS, Setting, dial
 from picknet.video.file import Video
-from picknet.video.frame import Frame
-from picknet.walk import Walk
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,7 +103,7 @@ def compare_films(
             frames = list(video.sample_by_time(fps=FPS))
         choices = {
             (setting.picker, setting.setting): [
-                [frame.seconds for frame in _picked(setting, picker, frames)] for picker in setting.pickers
+                [frame.seconds for frame, _ in picker.pick(frames)] for picker in setting.pickers
             ]
             for setting in settings
         }
@@ -126,15 +122,6 @@ def compare_films(
         ends = interval(weights @ found) if len(films) > 1 else None
         rows.append(FilmRow(picker, setting, own.get((picker, setting), False), picks, found, ends))
     return FilmComparison(tuple(rows), tuple(films), captioner.name, num_draws, seed, detectors.is_installed())
-
-
-def _picked(setting: Setting, picker: Picker, frames: Sequence[Frame]) -> Iterator[Frame]:
-    if setting.picker != "picknet":
-        return (frame for frame, _ in picker.pick(frames))
-    # As a stream picks: the picker starts again where a new scene begins.
-    walk = Walk("film", frames, picker)
-    scenes: Iterable[Iterator[Frame]] = walk.scenes(SceneWatch())
-    return (frame for scene in scenes for frame, _ in walk.picks(scene))
 
 
 # --- The files ---
