@@ -115,7 +115,7 @@ class ClipBatch:
 def clip_batches(split: FeatureSplit, batch_size: int, order: np.random.Generator) -> Iterator[ClipBatch]:
     """Every clip once, in random order."""
     clips = order.permutation(len(split.clips))
-    for part in torch.from_numpy(clips).to(split.counts.device).split(batch_size):
+    for part in torch.split(torch.from_numpy(clips).to(split.counts.device), batch_size):
         yield ClipBatch(part)
 
 

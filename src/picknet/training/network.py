@@ -262,7 +262,7 @@ class Decoder(nn.Module):
         return nn.functional.linear(logits, self.embed.weight) if self.tied else logits
 
     def _cell(self, inputs: Tensor, state: Tensor) -> Tensor:
-        gate_inputs, p_input = inputs.split([2 * self.size, self.size], dim=-1)
+        gate_inputs, p_input = inputs.split_with_sizes([2 * self.size, self.size], dim=-1)
         z, r = torch.sigmoid(gate_inputs + self.gates_from_state(state)).chunk(2, dim=-1)
         candidate = torch.tanh(p_input + self.from_state(r * state))
         return torch.lerp(state, candidate, z)  # (1 − z) p + z p̃

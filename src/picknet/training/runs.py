@@ -37,10 +37,10 @@ SAVE_SECONDS = 20.0
 checkpoint only costs time."""
 
 SAVING_SHARE = 0.03
-"""Where writing is slow, the time between two checkpoints becomes longer, so that they take about this share of it, up
-to `LONGEST_PAUSE` times `SAVE_SECONDS`."""
+"""Where writing is slow, checkpoints are written less often, so that they take about this share of the time."""
 
 LONGEST_PAUSE = 6
+"""But at least every so many `SAVE_SECONDS`."""
 
 METRICS = (
     "stage", "epoch", "loss", "reward", "language", "diversity", "picks", "val_cider", "val_picks", "val_found",
@@ -134,7 +134,7 @@ class Run:
                 saving_since = time.monotonic()
                 self._save(name, progress, weights)
                 saved_at = time.monotonic()
-                pause = min(max(SAVE_SECONDS, (saved_at - saving_since) / SAVING_SHARE), LONGEST_PAUSE * SAVE_SECONDS)
+                pause = pause_after(saved_at - saving_since)
             self.progress.on_epoch(name, epoch + 1, stage.epochs, figures | {"best_epoch": progress.best_epoch})
         network.load_state_dict(progress.best, strict=False)
         network.eval()
@@ -267,6 +267,11 @@ def claim(
     if changed:
         listed = ", ".join(f"{key}: {stored.get(key)}, now {origin[key]}" for key in changed)
         raise BadRun(f"{folder}: was started differently ({listed}); repeat the same command with --resume")
+
+
+def pause_after(saving_seconds: float) -> float:
+    """Seconds until the next checkpoint, after one that took `saving_seconds` to write."""
+    return min(max(SAVE_SECONDS, saving_seconds / SAVING_SHARE), LONGEST_PAUSE * SAVE_SECONDS)
 
 
 def checkpoint(folder: Path, stage: str, which: Checkpoint) -> Path:
