@@ -728,6 +728,7 @@ def test_adaptation_minimises_the_sum_of_both_losses(prepared):
 
 def test_known_captions_are_not_scored_again(prepared, monkeypatch):
     network, data = prepared
+    network.eval()
     environment, scored = Environment.of(network, data), []
     scores = Cider.scores
 
