@@ -71,19 +71,21 @@ class PickNet(nn.Module):
         """
         # Embed every glance once, not once for each comparison.
         embedded = self._embed(glances.flatten(0, 1)).view(*glances.shape[:2], -1)
-        rows = torch.arange(len(glances), device=glances.device).repeat_interleave(samples)
-        walked = torch.cat([rows, rows[::samples]]) if and_greedy else rows
-        thresholds = torch.full((glances.shape[1], len(walked)), self.threshold, device=glances.device)
-        if generator is not None:
-            for chances in thresholds[:, : len(rows)]:
-                chances.uniform_(generator=generator)
-        picked = self._decide(embedded.detach()[walked], counts[walked], thresholds)
-        return Walk(picked, self._log_probabilities(embedded, counts[rows], rows, picked[: len(rows)]))
+        rows, row_counts = embedded.repeat_interleave(samples, dim=0), counts.repeat_interleave(samples)
+        with torch.no_grad():
+            walked, walked_counts = rows, row_counts
+            if and_greedy:
+                walked, walked_counts = torch.cat([rows, embedded]), torch.cat([row_counts, counts])
+            thresholds = torch.full((glances.shape[1], len(walked)), self.threshold, device=glances.device)
+            if generator is not None:
+                for chances in thresholds[:, : len(rows)]:
+                    chances.uniform_(generator=generator)
+            picked = self._decide(walked, walked_counts, thresholds)
+        return Walk(picked, self._log_probabilities(rows, row_counts, picked[: len(rows)]))
 
-    @torch.no_grad()
     def _decide(self, embedded: Tensor, counts: Tensor, thresholds: Tensor) -> Tensor:
-        """embedded: (rows, frames, hidden), counts: (rows,), thresholds of the probability: (frames, rows)
-        -> picked: (rows, frames)"""
+        """embedded: (walks, frames, hidden), counts: (walks,), thresholds of the probability: (frames, walks)
+        -> picked: (walks, frames)"""
         numbers = torch.arange(len(thresholds), device=counts.device)
         absent = numbers[:, None] >= counts
         thresholds = thresholds.masked_fill(absent, math.inf)
@@ -98,18 +100,15 @@ class PickNet(nn.Module):
             picks.append(pick)
         return torch.stack(picks, dim=1)
 
-    def _log_probabilities(self, embedded: Tensor, counts: Tensor, rows: Tensor, picked: Tensor) -> Tensor:
-        """embedded: (clips, frames, hidden), rows: (walks,) the clip of each walk, picked: (walks, frames)
-        -> (walks, frames)
+    def _log_probabilities(self, embedded: Tensor, counts: Tensor, picked: Tensor) -> Tensor:
+        """embedded: (walks, frames, hidden), counts: (walks,), picked: (walks, frames) -> (walks, frames)
 
         All decisions of the walks again, at once, so that gradients need few operations.
         """
-        num_frames = picked.shape[1]
-        numbers = torch.arange(num_frames, device=picked.device)
-        last = (numbers * picked).cummax(1).values[:, : num_frames - 1]
-        last = nn.functional.pad(last, (1, 0))  # the last pick before each frame
-        flat, first = embedded.flatten(0, 1), num_frames * rows[:, None]
-        log_policy = self._logits(flat[first + numbers], flat[first + last]).log_softmax(-1)
+        numbers = torch.arange(picked.shape[1], device=picked.device)
+        last = nn.functional.pad((numbers * picked).cummax(1).values[:, :-1], (1, 0))  # the pick before each frame
+        rows = torch.arange(len(picked), device=picked.device)[:, None]
+        log_policy = self._logits(embedded, embedded[rows, last]).log_softmax(-1)
         action = torch.where(picked, log_policy[..., PICK], log_policy[..., DROP])
         forced = (numbers == 0) | (numbers - last >= self.max_gap)
         return action.masked_fill(forced | (numbers >= counts[:, None]), 0.0)
