@@ -24,6 +24,7 @@ from picknet.training.network import (
     Memory,
     Network,
     PickNet,
+    RatePickNet,
     StridePickNet,
     gather_picked,
 )
@@ -131,6 +132,35 @@ def test_sampled_picks_follow_the_policy():
     picks = walk.picked[:, 1:].sum(1)
     expected = picks * math.log(0.75) + (10 - picks) * math.log(0.25)
     torch.testing.assert_close(walk.log_probability, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("max_gap", [0, 3])
+def test_the_gradient_of_a_walk_is_that_of_its_single_decisions(max_gap):
+    picknet = PickNet(replace(SMALL, max_gap=max_gap))
+    clips, counts, weighting = glances(3, 7), torch.tensor([7, 4, 7]), torch.randn(6, 7)
+    walk = picknet.walk(clips, counts, samples=2, generator=torch.Generator().manual_seed(2))
+    found = torch.autograd.grad((walk.log_probabilities * weighting).sum(), list(picknet.parameters()))
+    total = 0.0
+    for row, picked in enumerate(walk.picked.tolist()):
+        clip, last = clips[row // 2], 0
+        for t in range(1, counts[row // 2]):
+            log_policy = picknet(clip[t : t + 1], clip[last : last + 1]).log_softmax(-1)[0]
+            if not max_gap or t - last < max_gap:
+                total = total + weighting[row, t] * log_policy[PICK if picked[t] else DROP]
+            last = t if picked[t] else last
+    expected = torch.autograd.grad(total, list(picknet.parameters()))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [PickNet, RatePickNet])
+def test_the_greedy_walks_may_come_along_with_the_sampled_ones(kind):
+    picknet, clips, counts = kind(SMALL), glances(3, 9), torch.tensor([9, 4, 1])
+    both = picknet.walk(clips, counts, samples=2, generator=torch.Generator().manual_seed(1), and_greedy=True)
+    sampled = picknet.walk(clips, counts, samples=2, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(both.picked, torch.cat([sampled.picked, picknet.walk(clips, counts).picked]))
+    assert both.log_probabilities.shape == (6, 9)
+    torch.testing.assert_close(both.log_probabilities, sampled.log_probabilities)
 
 
 STRIDE = replace(SMALL, picker="stride", stride=7.5, first_pick=30.0)
@@ -445,6 +475,34 @@ def test_scheduled_sampling_feeds_back_the_decoders_own_word(config):
     torch.testing.assert_close(fed_back, expected)
 
 
+@with_and_without_attention
+@pytest.mark.parametrize("feed_back", [(), (False, True, False, True)])
+def test_the_gradients_of_captions_are_those_of_single_steps(config, feed_back):
+    decoder, memory = Decoder(config, num_words=9).double(), remembered(config)
+    memory = Memory(*(part.detach().double().requires_grad_() for part in memory[:3]), memory.present)
+    words = torch.tensor([[BOS, 4, 5, 8], [BOS, 6, 7, 5]])
+    weighting = torch.randn(2, 4, 9, dtype=torch.float64)
+    learned = [*decoder.parameters(), memory.video]
+    found = torch.autograd.grad((decoder(memory, words, feed_back=feed_back) * weighting).sum(), learned)
+
+    state, logits, given = torch.zeros(2, 5, dtype=torch.float64), [], words[:, 0]
+    for t in range(4):
+        if feed_back and feed_back[t]:
+            allowed = logits[-1].detach().clone()
+            allowed[:, [PAD, BOS, UNK]] = -torch.inf
+            given = allowed.argmax(-1)
+        else:
+            given = words[:, t]
+        w = decoder.gates_from_state.weight.chunk(2)
+        z, r, p = (decoder.from_word(decoder.embed(given)) + decoder.from_video(memory.video)).chunk(3, dim=1)
+        z, r = torch.sigmoid(z + state @ w[0].T), torch.sigmoid(r + state @ w[1].T)
+        state = (1 - z) * state + z * torch.tanh(p + (r * state) @ decoder.from_state.weight.T)
+        logits.append(decoder._logits(state[:, None], *memory[1:])[:, 0])
+    expected = torch.autograd.grad((torch.stack(logits, dim=1) * weighting).sum(), learned)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_scheduled_sampling_never_feeds_back_a_word_that_is_never_written():
     decoder, memory = Decoder(SMALL, num_words=9), video_alone(torch.randn(20, 5))
     never_written = [PAD, BOS, UNK, 8]
@@ -487,6 +545,22 @@ def test_greedy_words_are_the_likeliest_of_every_step(config):
     logits[:, :, [PAD, BOS, UNK]] = -torch.inf
     expected = torch.where(words == PAD, PAD, logits.argmax(-1))
     assert words.tolist() == expected.tolist()
+
+
+def test_greedy_words_do_not_depend_on_how_often_the_end_is_checked(monkeypatch):
+    decoder = Decoder(SMALL, num_words=9)
+    with torch.no_grad():
+        decoder.embed.weight.mul_(20)  # enough spread that sentences of different lengths come out
+    lengths = set()
+    for video in torch.randn(30, 1, 5) * 3:
+        monkeypatch.setattr("picknet.training.network.WORDS_AT_ONCE", 1)
+        (expected,) = decoder.write(video_alone(video), max_words=14).tolist()
+        monkeypatch.undo()
+        (words,) = decoder.write(video_alone(video), max_words=14).tolist()
+        assert words[: len(expected)] == expected
+        assert set(words[len(expected) :]) <= {PAD}
+        lengths.add(len(expected))
+    assert len(lengths) > 2
 
 
 def test_greedy_words_end_at_eos_and_are_never_pad_bos_or_unk():

@@ -34,8 +34,9 @@ from picknet.training.learner import BatchParts, Learner, OutOfMemory, Weights, 
 from picknet.training.network import Network
 from picknet.training.progress import TrainingProgress
 from picknet.training.recipe import export_run, train
-from picknet.training.runs import BadRun, Run, checkpoint
+from picknet.training.runs import BadRun, Run, checkpoint, pause_after
 from picknet.training.stages import (
+    adaptation,
     all_frames,
     cross_entropy,
     evenly,
@@ -652,6 +653,104 @@ def test_cross_entropy_is_the_mean_of_minus_log_p_over_words_and_eos(prepared):
             losses.append(-log_probabilities[0, data.words[caption, t + 1]].item())
     loss = cross_entropy(network, data, batch, *features, label_smoothing=0.0)
     assert loss.item() == pytest.approx(np.mean(losses), abs=1e-5)
+
+
+class Recorded:
+    """In place of a run: keeps what a stage would train with."""
+
+    parts = BatchParts()
+
+    def stage(self, name, network, trained, train_epoch, validate):
+        self.trained, self.train_epoch = trained, train_epoch
+
+
+def greedy_caption(network, data, clip, picked):
+    """The caption of one clip, word by word, never <pad>, <bos> or <unk>."""
+    memory = network.encoder(data.train.features[clip][picked][None], picked.sum()[None])
+    state, word, words = torch.zeros_like(memory.video), torch.tensor([BOS]), []
+    while len(words) < CONFIG.text.max_words:
+        log_probabilities, state = network.decoder.step(word, *memory[:3], state)
+        log_probabilities[:, [PAD, BOS, 3]] = -torch.inf
+        word = log_probabilities.argmax(-1)
+        if word.item() == EOS:
+            break
+        words.append(data.vocabulary.words[word.item()])
+    return words
+
+
+def test_adaptation_minimises_the_sum_of_both_losses(prepared):
+    """L_X + L_R: the captioner learns from the first alone, PickNet from the second alone."""
+    _, data = prepared
+    torch.manual_seed(3)
+    model = ModelConfig(cnn="efficientnet_lite0", picker_hidden=4, state_size=5, dropout=0.0)
+    network = Network(model, len(data.vocabulary), pretrained=False)
+    stage = replace(CONFIG.adaptation, batch_size=9, teacher_forcing_floor=1.0)
+    reward = replace(CONFIG.reward, diversity_weight=0.0, price=0.25, min_picks=1, max_picks_floor=6)
+    run, batches = Recorded(), []
+    adaptation(network, data, replace(CONFIG, adaptation=stage, reward=reward), run)
+    assert run.trained == (network.picknet, network.encoder, network.decoder)
+    run.train_epoch(0, lambda *batch: batches.append(batch), np.random.default_rng(0), torch.Generator().manual_seed(1))
+    ((batch, batch_loss),) = batches
+    loss, figures = batch_loss(batch)
+    learned = {name: p for name, p in network.named_parameters() if not name.startswith("cnn.")}
+    gradients = torch.autograd.grad(loss, list(learned.values()))
+
+    clips = batch.clips[batch.clip_of_caption]
+    assert sorted(batch.captions.tolist()) == [0, 1, 2, 3]
+    assert clips.tolist() == data.owners[batch.captions.numpy()].tolist()
+    glances, counts = data.train.glances[clips], data.train.counts[clips]
+    sampled = network.picknet.walk(glances, counts, generator=torch.Generator().manual_seed(1))
+    greedy = network.picknet.walk(glances, counts).picked
+    references = {clip.name: [tokenise(c) for c in clip.captions] for clip in data.train.clips}
+    picking, words = torch.zeros(()), []
+    for i, (clip, caption) in enumerate(zip(clips.tolist(), batch.captions.tolist(), strict=True)):
+        rewards = [
+            Cider(references).scores([data.train.clips[clip].name], [greedy_caption(network, data, clip, picked)])[0]
+            - 0.25 * int(picked.sum())
+            for picked in (sampled.picked[i], greedy[i])
+        ]
+        picking = picking - (rewards[0] - rewards[1]) * sampled.log_probabilities[i].sum() / 4
+        memory = network.encoder(data.train.features[clip][sampled.picked[i]][None], sampled.picked[i].sum()[None])
+        state = torch.zeros_like(memory.video)
+        for t in range(data.lengths[caption]):
+            log_probabilities, state = network.decoder.step(data.words[caption, t][None], *memory[:3], state)
+            words.append(-log_probabilities[0, data.words[caption, t + 1]])
+    captioning = torch.stack(words).mean()
+    assert picking.abs() > 0.01
+    assert loss.item() == pytest.approx((captioning + picking).item(), abs=1e-5)
+    assert figures["loss"].item() == pytest.approx(captioning.item(), abs=1e-5)
+    for (name, parameter), found in zip(learned.items(), gradients, strict=True):
+        (expected,) = torch.autograd.grad(
+            picking if name.startswith("picknet.") else captioning, [parameter], retain_graph=True
+        )
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-3, msg=name)
+
+
+def test_known_captions_are_not_scored_again(prepared, monkeypatch):
+    network, data = prepared
+    network.eval()
+    environment, scored = Environment.of(network, data), []
+    scores = Cider.scores
+
+    def counted(self, names, captions):
+        scored.append(names)
+        return scores(self, names, captions)
+
+    monkeypatch.setattr(Cider, "scores", counted)
+    clips = torch.tensor([1, 0, 1])
+    picked = all_frames(data.train.counts, 6)[clips]
+    rewards = environment.language_rewards(clips, picked, max_words=8)
+    assert [sorted(names) for names in scored] == [["one", "two"]]
+    assert environment.language_rewards(clips, picked, max_words=8).tolist() == rewards.tolist()
+    assert len(scored) == 1
+    with torch.no_grad():
+        network.decoder.output.weight.neg_()  # other captions
+    environment.language_rewards(clips, picked, max_words=8)
+    assert len(scored) == 2
+
+
+def test_where_writing_is_slow_checkpoints_are_written_less_often():
+    assert [pause_after(seconds) for seconds in (0.1, 1.5, 60.0)] == pytest.approx([20.0, 50.0, 120.0])
 
 
 def test_the_advantage_is_the_sampled_reward_minus_the_greedy_one(prepared):
