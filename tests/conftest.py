@@ -40,8 +40,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def attending_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with all that is beyond the paper: cells, attention, tied words, a policy with a memory that has learned,
-    and a second style of captions."""
+    """The same with all that is beyond the paper: cells, attention, tied words, a policy with a memory that has
+    learned, and a second style of captions."""
     return exported(tmp_path_factory.mktemp("models") / "attending", ATTENDING)
 
 

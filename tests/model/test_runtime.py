@@ -110,7 +110,7 @@ def test_the_policy_is_that_of_the_pytorch_network(either, network):
         np.testing.assert_allclose(ours, theirs.detach().numpy(), atol=1e-4)
 
 
-@pytest.mark.parametrize("rate", [0.4, 1.0, 3.0])
+@pytest.mark.parametrize("rate", [0.3, 1.0])
 def test_the_picks_of_a_policy_with_a_memory_are_those_of_its_walk_in_training(attending, rate):
     import torch
 
