@@ -152,18 +152,22 @@ def policy_loss(
 
     The baseline b is the reward of the greedy picks (self-critical, as in the paper), or the mean reward of the clip's
     other samples. clips: (batch,) -> the loss, the sampled picks: (batch × samples, frames), and figures to log
+
+    A sample without a pick has the reward of too few picks, R⁻; a captioner gets the middle frame for it.
     """
     glances, counts = environment.train.glances[clips], environment.train.counts[clips]
     sampled = picknet.walk(glances, counts, samples=samples, generator=generator)
     greedy_baseline = config.reinforcement.baseline == "greedy" or samples == 1  # a single sample has no others
     with torch.no_grad():
-        rewarded, picked = clips.repeat_interleave(samples), sampled.picked
+        rewarded, num_picks = clips.repeat_interleave(samples), sampled.picked.sum(1)
+        middles = evenly(counts.repeat_interleave(samples), glances.shape[1], 1)
+        picked = described = torch.where(num_picks[:, None] > 0, sampled.picked, middles)
         if greedy_baseline:
-            rewarded = torch.cat([rewarded, clips])
-            picked = torch.cat([picked, picknet.walk(glances, counts).picked])
+            greedy = picknet.walk(glances, counts).picked
+            rewarded, picked = torch.cat([rewarded, clips]), torch.cat([picked, greedy])
+            num_picks = torch.cat([num_picks, greedy.sum(1)])
         language = environment.language_rewards(rewarded, picked, max_words=config.text.max_words)
         diversity = visual_diversity(config.reward)(environment.pooled[rewarded].float(), picked)
-        num_picks = picked.sum(1)
         reward = total_reward(
             config.reward, language=language, diversity=diversity, num_picks=num_picks, most_picks=most_picks
         )
@@ -173,7 +177,7 @@ def policy_loss(
         else:
             advantage = leave_one_out(sample_reward.view(-1, samples)).flatten()
     loss = -(advantage * sampled.log_probabilities.sum(1)).mean()
-    return loss, sampled.picked, {
+    return loss, described, {
         "reward": sample_reward.mean(),
         "language": language[: len(sample_reward)].mean(),
         "diversity": diversity[: len(sample_reward)].mean(),
