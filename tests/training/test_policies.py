@@ -177,8 +177,8 @@ def test_an_untrained_policy_picks_at_a_stride():
 
 
 def test_a_clip_that_ends_without_a_pick_gets_its_likeliest_frame():
-    picknet, counts = trained_policy(), [3, 3, 3, 3, 2, 1]
-    walk = picknet.walk(lively(6, 3), torch.tensor(counts), rate=0.05)
+    picknet, counts = trained_policy(), [8, 8, 8, 8, 2, 1]
+    walk = picknet.walk(lively(6, 8), torch.tensor(counts), rate=0.02)
     # All were dropped at first: the likeliest frame is the one that it was least likely to drop.
     likeliest = [[int(row[:count].argmin())] for row, count in zip(walk.log_probabilities, counts, strict=True)]
     assert places(walk.picked) == likeliest
