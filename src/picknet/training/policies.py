@@ -259,7 +259,8 @@ class RatePickNet(nn.Module):
                 4 * (power[:, 0] / OUTLINE_SIZE + 1e-8).sqrt(),
                 10 * (now[:, :, 1:] - now[:, :, :-1]).abs().mean((1, 2)),
                 torch.log(size + 1 / 255) + 3,
-                (change.abs() > 12 / 255).to(now.dtype).mean((1, 2)),
+                # More than 12 grey values; half a value more, so that rounding decides nothing.
+                (change.abs() > 12.5 / 255).to(now.dtype).mean((1, 2)),
             ],
             dim=1,
         )

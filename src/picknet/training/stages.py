@@ -154,6 +154,8 @@ def policy_loss(
 
     The baseline b is the reward of the greedy picks (self-critical, as in the paper), or the mean reward of the clip's
     other samples. clips: (batch,) -> the loss, the sampled picks: (batch × samples, frames), and figures to log
+
+    A sample without a pick has the reward of too few picks, R⁻; a captioner gets the middle frame for it.
     """
     glances, counts = environment.train.glances[clips], environment.train.counts[clips]
     greedy_baseline = config.reinforcement.baseline == "greedy" or samples == 1  # a single sample has no others
@@ -161,12 +163,13 @@ def policy_loss(
         glances, counts, samples=samples, generator=generator, and_greedy=greedy_baseline
     )
     with torch.no_grad():
-        rewarded = clips.repeat_interleave(samples)
-        if greedy_baseline:
-            rewarded = torch.cat([rewarded, clips])
+        rewarded, num_picks = clips.repeat_interleave(samples), picked.sum(1)
+        middles = evenly(counts, glances.shape[1], 1).repeat_interleave(samples, dim=0)
+        if greedy_baseline:  # the greedy walks have picks, and come last
+            rewarded, middles = torch.cat([rewarded, clips]), torch.cat([middles, picked[len(middles) :]])
+        picked = torch.where(num_picks[:, None] > 0, picked, middles)
         language = environment.language_rewards(rewarded, picked, max_words=config.text.max_words)
         diversity = visual_diversity(config.reward)(environment.pooled[rewarded].float(), picked)
-        num_picks = picked.sum(1)
         reward = total_reward(
             config.reward, language=language, diversity=diversity, num_picks=num_picks, most_picks=most_picks
         )
