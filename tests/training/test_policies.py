@@ -12,12 +12,15 @@ from picknet.config import ModelConfig
 from picknet.picking.learned import (
     CODE_SIZE,
     FIRST_CHARGE,
-    LAG,
+    LEAST_RATE,
+    LEAST_WAIT,
+    MOST_RATE,
     NUM_PICKED,
     NUM_RECENT,
     OUTLINE_SIZE,
     PATIENCE,
     RULED_OUT,
+    SPREAD,
     STATE_SIZE,
     RatePicker,
 )
@@ -168,12 +171,12 @@ def test_an_untrained_policy_has_the_same_probability_everywhere():
 
 
 def test_an_untrained_policy_picks_at_a_stride():
-    # −log₂(1 − 0.2) = 0.3219 a frame: 0.5 + 0.3219 n is above 1, 2, 3 with frames 1, 4 and 7; the next one is picked.
-    walk = RatePickNet(RATE).walk(lively(2, 10), torch.tensor([10, 7]))
+    # −log₂(1 − 0.2) = 0.3219 a frame: 0.5 + 0.3219 n is above 1, 2, 3 with frames 1, 4 and 7; frame 1 is too soon.
+    walk = RatePickNet(RATE).walk(lively(2, 10), torch.tensor([10, 7]), spread=False)
     assert places(walk.picked) == [[2, 5, 8], [2, 5]]
-    # At twice the rate with 0, 2, 3, 5 and 7, but no sooner than LAG frames after the charge is full.
-    walk = RatePickNet(RATE).walk(lively(1, 10), torch.tensor([10]), rate=2.0)
-    assert places(walk.picked) == [[1, 3, 5, 7, 9]]
+    # At half the rate it is above 1 and 2 with frames 3 and 9.
+    walk = RatePickNet(RATE).walk(lively(1, 10), torch.tensor([10]), rate=0.5, spread=False)
+    assert places(walk.picked) == [[3, 9]]
 
 
 def test_a_clip_that_ends_without_a_pick_gets_its_likeliest_frame():
@@ -233,8 +236,9 @@ def test_more_picks_than_the_memory_holds():
     np.testing.assert_allclose(walk.log_probabilities[0].detach().numpy(), expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("spread", [False, True])
 @pytest.mark.parametrize("rate", [0.25, 1.0, 2.5])
-def test_a_walk_without_a_generator_picks_what_the_picker_picks(rate):
+def test_a_walk_without_a_generator_picks_what_the_picker_picks(rate, spread):
     picknet, clips = trained_policy(), lively(4, 40)
     counts = torch.tensor([40, 40, 23, 2])
 
@@ -244,11 +248,11 @@ def test_a_walk_without_a_generator_picks_what_the_picker_picks(rate):
         return {"logits": logits.numpy(), "embeddings": embeddings.numpy(), "next_state": state.numpy()}
 
     with torch.no_grad():
-        walk = picknet.walk(clips, counts, rate=rate)
+        walk = picknet.walk(clips, counts, rate=rate, spread=spread)
     for clip, count, expected in zip(clips.numpy(), counts.tolist(), places(walk.picked), strict=True):
         frames = frames_of(clip[:count])
         assert all((frame.glance() == glance).all() for frame, glance in zip(frames, clip, strict=False))
-        assert [pick.index for _, pick in RatePicker(policy, rate=rate).pick(frames)] == expected
+        assert [pick.index for _, pick in RatePicker(policy, rate=rate, spread=spread).pick(frames)] == expected
 
 
 def convolved(maps, weight, bias):
@@ -338,20 +342,25 @@ def test_the_policy_with_a_memory_against_numpy():
     np.testing.assert_allclose(walk.log_probabilities[0].detach().numpy(), expected, atol=2e-4)
 
 
-def test_the_charge_of_a_walk_against_numpy():
+@pytest.mark.parametrize(("spread", "dial"), [(False, 0.1), (True, 0.7)])
+def test_the_charge_of_a_walk_against_numpy(spread, dial):
     # The rule in float64, frame by frame, from the peer's log-odds.
     picknet, clip = trained_policy(std=8.0), lively(40)
     with torch.no_grad():
-        walk = picknet.walk(clip[None], torch.tensor([40]), rate=0.7)
-    peer, charge, frames_full, expected = Peer(picknet), FIRST_CHARGE, 0, []
+        walk = picknet.walk(clip[None], torch.tensor([40]), rate=dial, spread=spread)
+    peer, charge, mean, passed_over, expected = Peer(picknet), FIRST_CHARGE, 0.0, 0, []
     for t, glance in enumerate(clip.numpy()):
         logit = peer.logit(glance)
-        charge += 0.7 * -np.log2(sigmoid(-logit))
-        if frames_full >= (LAG if logit > RULED_OUT else PATIENCE):
-            expected.append(t)
-            peer.pick()
-            charge, frames_full = min(charge - 1, FIRST_CHARGE), 0
-        frames_full += charge >= 1
+        rate = -np.log2(sigmoid(-logit))
+        mean += (min(rate, MOST_RATE) - mean) / SPREAD
+        charge += dial * (mean + LEAST_RATE if spread else rate)
+        if charge >= 1 and (spread or t - (expected or [-1])[-1] >= LEAST_WAIT):
+            if logit > RULED_OUT or passed_over == PATIENCE:
+                expected.append(t)
+                peer.pick()
+                charge, passed_over = min(charge - 1, FIRST_CHARGE), 0
+            else:
+                passed_over += 1
     assert places(walk.picked) == [expected]
     assert len(set(np.diff(expected))) > 1
 
