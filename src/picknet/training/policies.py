@@ -9,8 +9,11 @@ from torch import Tensor, nn
 
 from picknet.config import ModelConfig
 from picknet.picking.learned import (
+    BRIGHT,
     CODE_SIZE,
+    DARK,
     FIRST_CHARGE,
+    FLAT,
     LEAST_RATE,
     LEAST_WAIT,
     MOST_RATE,
@@ -205,6 +208,9 @@ class RatePickNet(nn.Module):
         distances, empty, frame, compared, counts = (
             part.repeat_interleave(samples, dim=0) for part in (distances, empty, frame, compared, counts)
         )
+        values = glances.flatten(2).float()
+        shows_something = (values.std(2, correction=0) >= FLAT).repeat_interleave(samples, dim=0)
+        well_lit = ((values.mean(2) >= DARK) & (values.mean(2) <= BRIGHT)).repeat_interleave(samples, dim=0)
         rows = torch.arange(len(frame), device=glances.device)
         memory = torch.full((len(frame), NUM_PICKED), -1, device=glances.device)  # the last picks, newest first
         template = torch.zeros_like(compared[:, 0])
@@ -221,12 +227,13 @@ class RatePickNet(nn.Module):
                 frame_rate = nn.functional.softplus(logits) / math.log(2)
                 mean = mean + (frame_rate.clamp(max=MOST_RATE) - mean) / SPREAD
                 charge = charge + rate * (mean + LEAST_RATE if spread else frame_rate)
-                full = (charge >= 1) & (wait >= (0 if spread else LEAST_WAIT)) & present
-                pick = full & ((logits > RULED_OUT) | (passed_over == PATIENCE))
+                full = (charge >= 1) & (wait >= (0 if spread else LEAST_WAIT)) & present & shows_something[:, t]
+                pick = full & (((logits > RULED_OUT) & well_lit[:, t]) | (passed_over == PATIENCE))
                 charge = torch.where(pick, (charge - 1).clamp(max=FIRST_CHARGE), charge)
                 passed_over = torch.where(pick, 0, passed_over + full)
-                better = present & (logits > best)
-                best, best_place = torch.where(better, logits, best), torch.where(better, t, best_place)
+                worth = logits + torch.where(shows_something[:, t], 0.0, -1e3)
+                better = present & (worth > best)
+                best, best_place = torch.where(better, worth, best), torch.where(better, t, best_place)
             else:
                 chance = torch.rand(len(frame), generator=generator, device=glances.device)
                 pick = (torch.sigmoid(logits) > chance) & present
