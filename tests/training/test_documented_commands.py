@@ -35,6 +35,8 @@ def tiny(config: Config) -> Config:
         max_frames=min(supervision.max_frames, 4),
         frames_per_batch=min(supervision.frames_per_batch, 8),
     )
+    films = min(config.reinforcement.films, 2)
+    stages["reinforcement"] = replace(stages["reinforcement"], films=films, film_frames=16)
     return replace(
         config,
         video=replace(config.video, num_frames=4),
