@@ -14,6 +14,7 @@ from picknet.picking.learned import (
     FIRST_CHARGE,
     LEAST_RATE,
     LEAST_WAIT,
+    LONG_PATIENCE,
     MOST_RATE,
     NUM_PICKED,
     NUM_RECENT,
@@ -154,9 +155,9 @@ def test_a_dark_or_bright_frame_is_passed_over_for_a_while(low, high):
     pixels = np.full((GLANCE_SIZE, GLANCE_SIZE, 3), low, np.uint8)
     pixels[::2] = high
     pixels[0, 0] = 100  # the stub's rate
-    dim = [Frame.from_pixels(pixels, index=index, seconds=index / 2) for index in range(9)]
+    dim = [Frame.from_pixels(pixels, index=index, seconds=index / 2) for index in range(12)]
     assert not DARK <= dim[0].glance().mean() <= BRIGHT
-    assert [pick.index for _, pick in RatePicker(Stub()).pick(dim)] == [2 + PATIENCE]
+    assert [pick.index for _, pick in RatePicker(Stub()).pick(dim)] == [2 + LONG_PATIENCE]
 
 
 def test_a_black_frame_hardly_charges():

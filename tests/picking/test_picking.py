@@ -115,9 +115,9 @@ def test_the_policy_sees_one_glance_and_one_template_as_bytes():
 @settings(max_examples=30, deadline=None)
 @given(
     past=st.lists(st.integers(0, 255), min_size=1, max_size=8),
-    # Two frames at least: a RatePicker that has picked none before the end picks the likeliest.
-    one_future=st.lists(st.integers(0, 255), min_size=2, max_size=5),
-    another_future=st.lists(st.integers(0, 255), min_size=2, max_size=5),
+    # Four well-lit frames at least: a RatePicker that has picked none before the end picks the likeliest.
+    one_future=st.lists(st.integers(60, 200), min_size=4, max_size=6),
+    another_future=st.lists(st.integers(60, 200), min_size=4, max_size=6),
     make=st.sampled_from(CAUSAL),
 )
 def test_frames_to_come_do_not_change_what_was_picked(past, one_future, another_future, make):

@@ -38,12 +38,10 @@ LEAST_RATE, MOST_RATE = 0.03, 0.5
 single frame counts."""
 FLAT = 8.0
 """Standard deviation in grey values below which a glance shows nothing, as a black one: it is not picked."""
-DARK, BRIGHT = 20.0, 235.0
-RULED_OUT = -3.0
-"""A frame whose mean grey value is outside DARK to BRIGHT, or that the policy all but excludes (p < 0.047), is passed
-over though the charge is full …"""
-PATIENCE = 4
-"""… for at most this many frames."""
+RULED_OUT, PATIENCE = -3.0, 4
+"""A frame whose logit is below RULED_OUT (p < 0.047) is passed over though the charge is full, but no more than PATIENCE."""
+DARK, BRIGHT, LONG_PATIENCE = 20.0, 235.0, 8
+"""So is one whose mean grey value is outside DARK to BRIGHT, up to LONG_PATIENCE of them: few fades take longer."""
 
 
 class PickNetPicker:
@@ -114,8 +112,9 @@ class RatePicker:
             charge += self._rate * (mean + LEAST_RATE if self._spread else rate)
             shows_something = float(frame.glance().std()) >= FLAT
             if charge >= 1 and (self._spread or wait >= LEAST_WAIT) and shows_something:
-                is_good = logit > RULED_OUT and DARK <= float(frame.glance().mean()) <= BRIGHT
-                if is_good or passed_over == PATIENCE:
+                is_lit = DARK <= float(frame.glance().mean()) <= BRIGHT
+                patience = (0 if logit > RULED_OUT else PATIENCE) if is_lit else LONG_PATIENCE
+                if passed_over >= patience:
                     charge, passed_over = min(charge - 1, FIRST_CHARGE), 0
                     memory.pick(embedding)
                     yield picked(frame, _logistic(logit))

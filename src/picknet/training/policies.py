@@ -16,6 +16,7 @@ from picknet.picking.learned import (
     FLAT,
     LEAST_RATE,
     LEAST_WAIT,
+    LONG_PATIENCE,
     MOST_RATE,
     NUM_PICKED,
     NUM_RECENT,
@@ -210,7 +211,7 @@ class RatePickNet(nn.Module):
         )
         values = glances.flatten(2).float()
         shows_something = (values.std(2, correction=0) >= FLAT).repeat_interleave(samples, dim=0)
-        well_lit = ((values.mean(2) >= DARK) & (values.mean(2) <= BRIGHT)).repeat_interleave(samples, dim=0)
+        is_lit = ((values.mean(2) >= DARK) & (values.mean(2) <= BRIGHT)).repeat_interleave(samples, dim=0)
         rows = torch.arange(len(frame), device=glances.device)
         memory = torch.full((len(frame), NUM_PICKED), -1, device=glances.device)  # the last picks, newest first
         template = torch.zeros_like(compared[:, 0])
@@ -228,7 +229,8 @@ class RatePickNet(nn.Module):
                 mean = mean + (frame_rate.clamp(max=MOST_RATE) - mean) / SPREAD
                 charge = charge + rate * (mean + LEAST_RATE if spread else frame_rate)
                 full = (charge >= 1) & (wait >= (0 if spread else LEAST_WAIT)) & present & shows_something[:, t]
-                pick = full & (((logits > RULED_OUT) & well_lit[:, t]) | (passed_over == PATIENCE))
+                patience = torch.where(logits > RULED_OUT, 0, PATIENCE)
+                pick = full & (passed_over >= torch.where(is_lit[:, t], patience, LONG_PATIENCE))
                 charge = torch.where(pick, (charge - 1).clamp(max=FIRST_CHARGE), charge)
                 passed_over = torch.where(pick, 0, passed_over + full)
                 worth = logits + torch.where(shows_something[:, t], 0.0, -1e3)
