@@ -39,7 +39,7 @@ single frame counts."""
 FLAT = 8.0
 """Standard deviation in grey values below which a glance shows nothing, as a black one: it is not picked."""
 RULED_OUT, PATIENCE = -3.0, 4
-"""A frame whose logit is below RULED_OUT (p < 0.047) is passed over though the charge is full, but no more than PATIENCE."""
+"""A frame whose logit is below RULED_OUT (p < 0.047) is passed over though the charge is full: PATIENCE at most."""
 DARK, BRIGHT, LONG_PATIENCE = 20.0, 235.0, 8
 """So is one whose mean grey value is outside DARK to BRIGHT, up to LONG_PATIENCE of them: few fades take longer."""
 
