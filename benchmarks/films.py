@@ -70,8 +70,24 @@ class Film:
         return [[i for i, at in enumerate(seconds) if event.start <= at < event.end] for event in self.events]
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """How films are made."""
+
+    still_seconds: tuple[float, float] = STILL_SECONDS
+    codecs: tuple[tuple[str, dict[str, str]], ...] = CODECS
+    shake: float = 0.0
+    """Standard deviation in pixels of how far the camera moves while it shakes, a third of the time; 0: never."""
+
+
 def make_films(
-    data: Path, out: Path, *, num_films: int = NUM_FILMS, seed: int = 0, split: str = "val"
+    data: Path,
+    out: Path,
+    *,
+    num_films: int = NUM_FILMS,
+    seed: int = 0,
+    split: str = "val",
+    recipe: Recipe = Recipe(),  # noqa: B008 (frozen)
 ) -> list[Film]:
     """The films from the clips of an MSVD folder; those already in `out` are not made again."""
     clips = load_split(data, dataset="msvd", split=split).clips
@@ -82,7 +98,7 @@ def make_films(
         path = out / f"{split}-{seed}-{number:02d}.mp4"
         index = path.with_suffix(".json")
         if not index.exists():
-            film = _make(path, suited, KINDS[number % len(KINDS)], np.random.default_rng([seed, number]))
+            film = _make(path, suited, KINDS[number % len(KINDS)], recipe, np.random.default_rng([seed, number]))
             write_text(index, json.dumps(asdict(film) | {"path": path.name}, indent=2) + "\n")
         content = json.loads(index.read_text(encoding="utf-8"))
         events = tuple(Event(**event) for event in content["events"])
@@ -95,7 +111,7 @@ def _seconds(clip: Clip) -> float:
         return video.seconds or 0.0
 
 
-def _make(path: Path, clips: Sequence[Clip], kind: str, chance: np.random.Generator) -> Film:
+def _make(path: Path, clips: Sequence[Clip], kind: str, recipe: Recipe, chance: np.random.Generator) -> Film:
     *chosen, sixth = (clips[i] for i in chance.choice(len(clips), size=NUM_EVENTS + 1, replace=False))
     acts = [planes(clip) for clip in chosen]
     if kind == "camera":
@@ -106,22 +122,25 @@ def _make(path: Path, clips: Sequence[Clip], kind: str, chance: np.random.Genera
         stills = [*(act[0] for act in acts), planes(sixth)[0]]
 
     sensor, lamp = _Sensor(chance), _Light(chance)
+    hand = _Hand(recipe.shake, chance) if recipe.shake else None
     events: list[Event] = []
 
     def shown() -> Iterator[Planes]:
         num_frames = 0
         for place, still in enumerate(stills):
-            quiet = [still] * int(chance.uniform(*STILL_SECONDS) * FPS)
+            quiet = [still] * int(chance.uniform(*recipe.still_seconds) * FPS)
             act = acts[place] if place < len(acts) else []
             if act:
                 start = (num_frames + len(quiet)) / FPS
                 events.append(Event(chosen[place].name, start, start + len(act) / FPS))
             for picture in (*quiet, *act):
-                # Events and stills get the same noise and light.
+                # Events and stills get the same noise, light and shaking.
+                if hand:
+                    picture = hand.moved(picture)
                 yield sensor.noisy(lamp.on(picture, num_frames / FPS))
                 num_frames += 1
 
-    codec, options = CODECS[int(chance.integers(len(CODECS)))]
+    codec, options = recipe.codecs[int(chance.integers(len(recipe.codecs)))]
     seconds = write_video(path, shown(), codec=codec, options=options)
     return Film(path, kind, seconds, tuple(events))
 
@@ -181,6 +200,37 @@ class _Light:
         lit = picture.astype(np.int16)
         lit[:HEIGHT] = np.rint(16 + (lit[:HEIGHT] - 16) * gain.astype(np.float32))
         return lit
+
+
+class _Hand:
+    """A camera that shakes now and then: for 2 to 10 seconds, then not for 4 to 20."""
+
+    def __init__(self, shake: float, chance: np.random.Generator) -> None:
+        self._chance = chance
+        self._shake = shake
+        self._away = np.zeros(2)
+        self._frames_left, self._is_shaking = 0, True
+
+    def moved(self, picture: Planes) -> Planes:
+        if self._frames_left == 0:
+            self._is_shaking = not self._is_shaking
+            seconds = self._chance.uniform(2, 10) if self._is_shaking else self._chance.uniform(4, 20)
+            self._frames_left = int(seconds * FPS)
+        self._frames_left -= 1
+        push = self._chance.normal(0, 0.6 * self._shake, 2) if self._is_shaking else 0.0
+        self._away = 0.8 * self._away + push
+        down, right = (2 * int(step) for step in np.rint(self._away / 2))  # even, since chroma has half the size
+        luma, chroma = picture[:HEIGHT], picture[HEIGHT:].reshape(2, HEIGHT // 2, WIDTH // 2)
+        moved = _shifted(luma, down, right)
+        colours = [_shifted(plane, down // 2, right // 2) for plane in chroma]
+        return np.concatenate([moved, np.stack(colours).reshape(HEIGHT // 2, WIDTH)])
+
+
+def _shifted(plane: Planes, down: int, right: int) -> Planes:
+    """The plane moved; its edge is repeated where it leaves a gap."""
+    rows = np.clip(np.arange(plane.shape[0]) - down, 0, plane.shape[0] - 1)
+    columns = np.clip(np.arange(plane.shape[1]) - right, 0, plane.shape[1] - 1)
+    return plane[rows[:, None], columns]
 
 
 def sampled(film: Film, *, fps: float = 1.0) -> Iterator[Any]:
