@@ -184,6 +184,26 @@ def test_packets_are_the_bits_per_pixel_since_the_sample_before(
     assert found[0][0] == 0  # only the first keyframe
 
 
+def test_the_packets_of_all_samples_are_known_before_any_is_decoded(tmp_path: Path) -> None:
+    path = clips.write_clip(tmp_path / "clip.mp4")
+    with Video(path, glance="packets") as video:
+        frames = list(video.sample_by_time(fps=5))
+        assert [frame._packets for frame in frames] == video.packets_by_time(fps=5)
+        chosen = list(video.sample_by_time(fps=5, only={1, 7}))
+    assert [frame.index for frame in chosen] == [1, 7]
+    for frame in chosen:
+        assert frame.seconds == frames[frame.index].seconds
+        assert np.array_equal(frame.glance(), frames[frame.index].glance())
+
+
+def test_none_of_the_samples_by_time_may_be_wanted(tmp_path: Path) -> None:
+    for name in ("clip.mp4", "clip.avi"):
+        path = clips.write_clip(tmp_path / name, codec="mpeg4")
+        with Video(path) as video:
+            assert list(video.sample_by_time(only=())) == []
+            assert [clips.number_of(frame.glance()) for frame in video.sample_by_time(only={2})] == [50]
+
+
 def test_sizes_are_added_up_in_the_order_shown() -> None:
     table = Timetable()
     for number, (shown, num_bytes) in enumerate([(0, 100), (3, 30), (1, 5), (2, 6)]):

@@ -124,16 +124,35 @@ class Video:
         chosen = {index: position for index, position in enumerate(wanted) if only is None or index in only}
         yield from self._quick_or_full(chosen, self._since_sample(looks=only is None), self._at_positions(wanted, only))
 
-    def sample_by_time(self, *, fps: float = 1.0) -> Iterator[Frame]:
+    def sample_by_time(self, *, fps: float = 1.0, only: Collection[int] | None = None) -> Iterator[Frame]:
         """Yield, as it is decoded, the first frame at or after each of 0, 1/fps, 2/fps … seconds.
+
+        only: as for `sample_evenly`, except that there may be none of them.
 
         A frame that is the first after several of these times (the picture stood still) is yielded once.
         """
-        wanted: list[int] = []
-        if (times := self._times) and times[0] == self._start:
-            is_due = sampling_clock(fps)
-            wanted = [position for position, time in enumerate(times) if is_due((time - times[0]) * self._unit)]
-        yield from self._quick_or_full(dict(enumerate(wanted)), self._since_sample(), self._at_ticks(fps))
+        wanted = self._positions_by_time(fps)
+        chosen = {index: position for index, position in enumerate(wanted) if only is None or index in only}
+        if wanted and not chosen:
+            return
+        yield from self._quick_or_full(
+            chosen, self._since_sample(looks=only is None), self._at_ticks(fps, only)
+        )
+
+    def packets_by_time(self, *, fps: float = 1.0) -> list[PacketBytes]:
+        """For each frame of `sample_by_time` the bytes of the packets since the one before: nothing is decoded for it.
+
+        Empty if the packets have no reliable timestamps, as in some AVI files.
+        """
+        since = _SinceSample(None, self._sums)
+        return [since.packets(position) for position in self._positions_by_time(fps)]
+
+    def _positions_by_time(self, fps: float) -> list[int]:
+        """Positions of the frames of `sample_by_time`; empty if the packets do not tell."""
+        if not (times := self._times) or times[0] != self._start:
+            return []
+        is_due = sampling_clock(fps)
+        return [position for position, time in enumerate(times) if is_due((time - times[0]) * self._unit)]
 
     def _quick_or_full(
         self, wanted: Mapping[int, int], since: "_SinceSample", by_decoding_everything: Iterator[Frame]
@@ -193,15 +212,16 @@ class Video:
                 picture, seconds = last
                 yield self._frame(picture, max(index - 1, 0), seconds, number, *since.take(picture, number))
 
-    def _at_ticks(self, fps: float) -> Iterator[Frame]:
+    def _at_ticks(self, fps: float, only: Collection[int] | None = None) -> Iterator[Frame]:
         """The frames of `sample_by_time`, by decoding everything."""
         with self._pass() as current:
-            index, is_due, since = 0, sampling_clock(fps), self._since_sample()
+            index, is_due, since = 0, sampling_clock(fps), self._since_sample(looks=only is None)
             for number, (picture, seconds) in enumerate(current.timed_pictures()):
                 since.add(picture)
                 if is_due(seconds):
-                    position = self._position(picture, number)
-                    yield self._frame(picture, index, seconds, number, *since.take(picture, position))
+                    if only is None or index in only:
+                        position = self._position(picture, number)
+                        yield self._frame(picture, index, seconds, number, *since.take(picture, position))
                     index += 1
 
     def _frame(
@@ -311,14 +331,14 @@ class _SinceSample:
     def take(self, picture: av.VideoFrame, position: int) -> tuple[NDArray[np.uint8] | None, PacketBytes | None]:
         """Motion and packets up to a sampled frame; begins anew."""
         motion = self._motion.take(picture) if self._motion else None
-        packets = None
-        if self._sums:
-            keys, others = self._sums
-            end = min(position + 1, len(keys) - 1)  # a packet may hold two frames
-            first = min(self._first, end)
-            packets = PacketBytes(keys=keys[end] - keys[first], others=others[end] - others[first])
-            self._first = end
-        return motion, packets
+        return motion, self.packets(position) if self._sums else None
+
+    def packets(self, position: int) -> PacketBytes:
+        """Packets up to a sampled frame; begins anew."""
+        assert self._sums
+        keys, others = self._sums
+        first, self._first = self._first, min(position + 1, len(keys) - 1)  # a packet may hold two frames
+        return PacketBytes(keys=keys[self._first] - keys[first], others=others[self._first] - others[first])
 
 
 def stored_seconds(path: str | os.PathLike[str]) -> float | None:
