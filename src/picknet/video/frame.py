@@ -165,7 +165,11 @@ class Frame:
             dst_color_range=ColorRange.JPEG,
             threads=1,
         )
-        return np.array(np.rot90(scaled.to_ndarray(), quarter_turns(self._picture), axes=(1, 2)))
+        turned = np.rot90(scaled.to_ndarray(), quarter_turns(self._picture), axes=(1, 2))
+        colours: NDArray[np.uint8] = np.array(turned, np.uint8)
+        colours.flags.writeable = False
+        self._glance = colours[0]
+        return colours
 
 
 def _log_bits(num_bytes: int, area: int) -> int:
