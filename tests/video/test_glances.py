@@ -210,6 +210,16 @@ def test_none_of_the_samples_by_time_may_be_wanted(tmp_path: Path) -> None:
             assert [clips.number_of(frame.glance()) for frame in video.sample_by_time(only={2})] == [50]
 
 
+@pytest.mark.parametrize("kind", ["motion", "packets"])
+def test_packed_and_damaged_files_have_glances(tmp_path: Path, kind: GlanceKind) -> None:
+    packed = clips.write_packed_avi(tmp_path / "packed.avi")
+    damaged = clips.remux(clips.write_clip(tmp_path / "clip.mp4"), tmp_path / "damaged.mkv", ruined=range(20, 40))
+    for path in (packed, damaged):
+        with Video(path, glance=kind) as video:
+            for frames in (video.sample_by_time(fps=5), video.sample_evenly(count=7)):
+                assert {frame.glance_as(kind).shape for frame in frames} == {(GLANCE_CHANNELS[kind], 56, 56)}
+
+
 def test_sizes_are_added_up_in_the_order_shown() -> None:
     table = Timetable()
     for number, (shown, num_bytes) in enumerate([(0, 100), (3, 30), (1, 5), (2, 6)]):

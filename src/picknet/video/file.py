@@ -337,7 +337,8 @@ class _SinceSample:
         """Packets up to a sampled frame; begins anew."""
         assert self._sums
         keys, others = self._sums
-        first, self._first = self._first, min(position + 1, len(keys) - 1)  # a packet may hold two frames
+        # A packet may hold two frames, so there may be more frames than packets; and a timestamp may lie.
+        first, self._first = self._first, max(min(position + 1, len(keys) - 1), self._first)
         return PacketBytes(keys=keys[self._first] - keys[first], others=others[self._first] - others[first])
 
 
