@@ -245,6 +245,11 @@ class Config:
         _check_range("reinforcement.film_frames", self.reinforcement.film_frames, 16, 2**16)
         if self.reinforcement.films and (self.model.picker, self.reinforcement.baseline) != ("rate", "others"):
             raise BadConfig('reinforcement.films needs model.picker = "rate" and reinforcement.baseline = "others"')
+        if self.reinforcement.films and self.model.glance != "grey":
+            raise BadConfig(
+                f'reinforcement.films is {self.reinforcement.films} and model.glance is "{self.model.glance}": films '
+                "are made of grey glances; set reinforcement.films to 0, which trains on clips alone"
+            )
         # The mean of the other samples needs at least one other sample.
         least_samples = 1 if self.reinforcement.baseline == "greedy" else 2
         _check_range("reinforcement.samples", self.reinforcement.samples, least_samples, 1000)

@@ -22,7 +22,7 @@ from picknet.picking.learned import (
     SPREAD,
     STATE_SIZE,
 )
-from picknet.video.frame import GLANCE_SIZE
+from picknet.video.frame import GLANCE_CHANNELS, GLANCE_SIZE
 
 DROP, PICK = 0, 1
 """PickNet's two actions: the indices of its two logits."""
@@ -43,12 +43,16 @@ class Walk(NamedTuple):
 
 
 class PickNet(nn.Module):
-    """The paper's policy: two layers on the difference between a glance and the last picked glance."""
+    """The paper's policy: two layers on the difference between a glance and the last picked glance.
+
+    Here and below, glances of another kind than grey have channels: (…, channels, 56, 56), see `glance_shape`.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.threshold, self.max_gap = config.pick_threshold, config.max_gap or math.inf
-        self.hidden = nn.Linear(GLANCE_SIZE * GLANCE_SIZE, config.picker_hidden)
+        size = GLANCE_CHANNELS[config.glance] * GLANCE_SIZE * GLANCE_SIZE
+        self.hidden = nn.Linear(size, config.picker_hidden)
         self.decide = nn.Linear(config.picker_hidden, 2)
         with torch.no_grad():
             self.decide.bias[PICK] += _logit(config.initial_pick_probability)
@@ -102,12 +106,13 @@ class RatePickNet(nn.Module):
 
     A glance and its change go through a small convolution, which gives its code; its outline (14 × 14, without mean and
     contrast) is compared with those of the last frames and of the last picks. Before training the probability is the
-    same for every frame, which in inference gives a stride (see `RatePicker`).
+    same for every frame, which in inference gives a stride (see `RatePicker`). The convolution sees all channels of a
+    glance, outlines and measures are those of the first.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        sizes = (2, 16, 32, 32)
+        sizes = (2 * GLANCE_CHANNELS[config.glance], 16, 32, 32)
         self.look = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in itertools.pairwise(sizes))
         self.code = nn.Linear(2 * sizes[-1] + NUM_MEASURES, CODE_SIZE)
         self.remember = nn.GRU(CODE_SIZE + NUM_RECENT, STATE_SIZE, batch_first=True)
@@ -210,8 +215,9 @@ class RatePickNet(nn.Module):
 
     def _seen(self, glances: Tensor, previous: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(n, 56, 56) uint8 -> outlines: (n, OUTLINE_SIZE), codes: (n, CODE_SIZE), measures: (n, NUM_MEASURES)"""
-        now, before = grey(glances), grey(previous)
-        change = now - before
+        planes = _planes(glances)
+        changes = planes - _planes(previous)
+        now, change = planes[:, 0], changes[:, 0]
         side = math.isqrt(OUTLINE_SIZE)
         means = nn.functional.avg_pool2d(now[:, None], GLANCE_SIZE // side).flatten(1)
         centred = means - means.mean(1, keepdim=True)
@@ -228,7 +234,7 @@ class RatePickNet(nn.Module):
             ],
             dim=1,
         )
-        maps = torch.stack([now - 0.5, 4 * change], dim=1)
+        maps = torch.cat([planes - 0.5, 4 * changes], dim=1)
         for layer in self.look:
             maps = torch.relu(layer(maps))
         pooled = torch.cat([maps.mean(dim=(2, 3)), maps.amax(dim=(2, 3)), measures], dim=1)
@@ -253,8 +259,13 @@ class RatePickNet(nn.Module):
 
 
 def grey(glances: Tensor) -> Tensor:
-    """uint8 grey values as floats from 0 to 1."""
+    """uint8 values, grey or of another kind of glance, as floats from 0 to 1."""
     return glances.to(torch.float32) / 255
+
+
+def _planes(glances: Tensor) -> Tensor:
+    """uint8 (n, 56, 56) or (n, channels, 56, 56) -> floats from 0 to 1: (n, 1 or channels, 56, 56)"""
+    return grey(glances if glances.dim() == 4 else glances[:, None])
 
 
 def _differences(outlines: Tensor, others: Tensor) -> Tensor:

@@ -93,6 +93,13 @@ class Frame:
         picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
         return cls(picture, index=index, seconds=seconds)
 
+    @classmethod
+    def blank(cls, size: int) -> Self:
+        """A black frame of (size, size) pixels, with glances of every kind, to run a model once before the first."""
+        picture = av.VideoFrame.from_ndarray(np.zeros((size, size, 3), np.uint8), format="rgb24")
+        still = np.zeros((GLANCE_CHANNELS["motion"], GLANCE_SIZE, GLANCE_SIZE), np.uint8)
+        return cls(picture, index=0, seconds=0.0, motion=still, packets=PacketBytes())
+
     def glance(self) -> NDArray[np.uint8]:
         """The frame small, grey and upright: uint8 (56, 56), 0 black to 255 white, computed once and read-only.
 
