@@ -28,7 +28,7 @@ picker_hidden = 12
 """
 ATTENDING = [
     "video.num_frames=4", "reward.min_picks=1", "model.grid=2", "model.attention_heads=2", "model.attention_hidden=20",
-    "model.tied_words=true", "model.picker=stride", "model.stride=2.5",
+    "model.tied_words=true", "model.picker=rate",
 ]  # fmt: skip
 
 
@@ -40,8 +40,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def attending_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with all that is beyond the paper: cells, attention, tied words, a stride policy that has learned, and a
-    second style of captions."""
+    """The same with all that is beyond the paper: cells, attention, tied words, a policy with a memory that has
+    learned, and a second style of captions."""
     return exported(tmp_path_factory.mktemp("models") / "attending", ATTENDING)
 
 
@@ -60,7 +60,7 @@ def exported(folder: Path, settings: Sequence[str]) -> Path:
     with torch.no_grad():  # as they start, weights are so small that every video would get the same sentence
         for weight in network.encoder.parameters():
             weight *= 8
-        if config.model.picker == "stride":
-            torch.nn.init.normal_(network.picknet.decide.weight, std=20.0)
+        if config.model.picker == "rate":
+            torch.nn.init.normal_(network.picknet.decide.weight, std=2.0)
     export(network, vocabulary, config, folder, card={"trained_on": "nothing"})
     return folder

@@ -54,8 +54,17 @@ def test_overrides_replace_settings_of_the_file():
             "[model]\nattention_heads = 7",
             "model.attention_heads is 7; possible: divisors of model.embedding_size, 512",
         ),
-        ("[model]\npicker = 'x'", "config: model.picker is 'x'; possible: difference, stride"),
-        ("[model]\nstride = 0.5", "model.stride is 0.5; possible: 1 to 1000000"),
+        ("[model]\npicker = 'x'", "config: model.picker is 'x'; possible: difference, rate"),
+        ("[reinforcement]\nfilms = -1", "reinforcement.films is -1; possible: 0 to 65536"),
+        ("[reinforcement]\nfilm_frames = 15", "reinforcement.film_frames is 15; possible: 16 to 65536"),
+        (
+            "[reinforcement]\nfilms = 4\nsamples = 2\nbaseline = 'others'",
+            'reinforcement.films needs model.picker = "rate" and reinforcement.baseline = "others"',
+        ),
+        (
+            "[model]\npicker = 'rate'\n[reinforcement]\nfilms = 4",
+            'reinforcement.films needs model.picker = "rate" and reinforcement.baseline = "others"',
+        ),
         ("[model]\ngrid = 0", "model.grid is 0; possible: 1 to 64"),
         ("[supervision]\ncrop = 1.5", "supervision.crop is 1.5; possible: 0.1 to 1"),
         # The frames of one clip have to fit into a batch: all 30, or max_frames where there are random subsets.

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from policies import frames_of, lively_glances, random_inputs
 
 from picknet.errors import PicknetError
 from picknet.model.folder import BadModel, tensor_spans
 from picknet.model.graphs import MAX_IDLE_REQUESTS, Graph
 from picknet.model.runtime import PRECISION, EncoderState, Runtime
-from picknet.picking.learned import StridePicker
-from picknet.video.frame import Frame
+from picknet.picking.learned import RatePicker
 
 
 @pytest.fixture(scope="module")
@@ -97,45 +97,31 @@ def test_frames_in_the_cnn_at_once_have_the_features_of_each_alone(either):
     np.testing.assert_array_equal(pixels, before)
 
 
-def test_a_policy_that_ignores_glances_is_recognised(model_folder, attending_folder):
-    from picknet.captioner import load
-
-    assert Runtime(model_folder).policy_looks
-    assert Runtime(attending_folder).policy_looks
-    assert not load().runtime.policy_looks  # the model that is shipped
-
-
-def test_the_probability_of_picking_is_the_softmax_of_the_policys_logits(either, network):
-    glances, templates = np.random.default_rng(1).integers(0, 256, (2, 5, 56, 56), dtype=np.uint8)
-    waits = np.linspace(0, 2, 5, dtype=np.float32)
-    expected = network.picknet(*as_torch(glances, templates, waits)).softmax(-1)[:, 1].detach().numpy()
-    assert either.policy(glances, templates, waits) == pytest.approx(expected, abs=1e-5)
+def test_the_policy_is_that_of_the_pytorch_network(either, network):
+    inputs = random_inputs(either.config.model, np.random.default_rng(1), 5)
+    expected = network.picknet(*as_torch(*inputs.values()))
+    found = either.policy(inputs)
+    if either.config.model.picker == "difference":
+        assert list(found) == ["logits"]
+        expected = (expected,)
+    else:
+        assert list(found) == ["logits", "embeddings", "next_state"]
+    for ours, theirs in zip(found.values(), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs.detach().numpy(), atol=1e-4)
 
 
-def test_extreme_logits_are_certain_not_undefined(runtime, monkeypatch):
-    logits = np.array([[0, 1e4], [1e4, 0], [3, 3]], dtype=np.float32)
-    monkeypatch.setattr(runtime, "_run", lambda *_, **__: {"logits": logits})
-    with np.errstate(all="raise"):
-        assert runtime.policy(None, None, None).tolist() == [1.0, 0.0, 0.5]
-
-
-def test_the_picks_of_a_stride_policy_are_those_of_its_walk_in_training(attending):
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+def test_the_picks_of_a_policy_with_a_memory_are_those_of_its_walk_in_training(attending, rate):
     import torch
 
     from picknet.training.export import load_network
 
-    rng = np.random.default_rng(6)
-    glances = (rng.random((20, 1, 1)) * rng.integers(0, 256, (20, 56, 56))).astype(np.uint8)
-    frames = [
-        Frame.from_pixels(np.repeat(glance[:, :, None], 3, axis=2), index=index, seconds=index / 2)
-        for index, glance in enumerate(glances)
-    ]
+    frames = frames_of(lively_glances(np.random.default_rng(6), 40))
     seen = np.stack([frame.glance() for frame in frames])
-    walk = load_network(attending.folder)[0].picknet.walk(torch.from_numpy(seen[None]), torch.tensor([20]))
-    expected = walk.picked[0].nonzero().flatten().tolist()
-    picks = [pick.index for _, pick in StridePicker(attending.policy, stride=2.5).pick(frames)]
-    assert picks == expected
-    assert picks != [1, 3, 6, 8, 11, 13, 16, 18]  # what an untrained policy would pick: it has learned to deviate
+    walk = load_network(attending.folder)[0].picknet.walk(torch.from_numpy(seen[None]), torch.tensor([40]), rate=rate)
+    picks = [pick.index for _, pick in RatePicker(attending.policy, rate=rate).pick(frames)]
+    assert picks == walk.picked[0].nonzero().flatten().tolist()
+    assert len(set(np.diff(picks))) > 1  # not a stride: it looks
 
 
 def test_an_encoder_step_is_that_of_the_pytorch_network(either, network):
@@ -261,7 +247,7 @@ class Walk(NamedTuple):
 
     features: np.ndarray
     exact_features: np.ndarray
-    probabilities: np.ndarray
+    logits: np.ndarray
     states: np.ndarray
     log_probabilities: np.ndarray
 
@@ -271,8 +257,7 @@ def walk(runtime, seed):
     rng = np.random.default_rng(seed)
     pixels = rng.integers(0, 256, (1 + seed % 4, 64, 64, 3), dtype=np.uint8)
     pending = [runtime.start_features(one) for one in pixels]
-    glances, templates = rng.integers(0, 256, (2, 1 + seed % 3, 56, 56), dtype=np.uint8)
-    probabilities = runtime.policy(glances, templates, np.linspace(0, 2, len(glances), dtype=np.float32))
+    logits = runtime.policy(random_inputs(runtime.config.model, rng, 1 + seed % 3))["logits"]
     memory = runtime.start()
     features = [one.result() for one in pending]
     for one in features:
@@ -284,7 +269,7 @@ def walk(runtime, seed):
         log_probabilities.append(log_probability)
         words = log_probability.argmax(axis=1)
     exact = runtime.exact_features(pixels[:1])
-    return Walk(np.concatenate(features), exact, probabilities, states, np.stack(log_probabilities))
+    return Walk(np.concatenate(features), exact, logits, states, np.stack(log_probabilities))
 
 
 def test_eight_threads_share_a_runtime_and_each_gets_the_results_of_one_thread(either):
@@ -339,7 +324,7 @@ def test_ctrl_c_does_not_crash_after_a_model_was_deleted(model_folder):
         "import os, signal, sys; import numpy as np; from picknet.model.runtime import Runtime\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "glance = np.zeros((1, 56, 56), np.uint8); runtime = Runtime(sys.argv[1])\n"
-        "runtime.policy(glance, glance, np.zeros(1, np.float32))\n"
+        "runtime.policy({'glances': glance, 'templates': glance})\n"
         "runtime.encode(np.zeros((1, 1, 1280), np.float32), runtime.start())\n"
         "del runtime\n"
         "try: os.kill(os.getpid(), signal.SIGINT); signal.pause()\n"
@@ -529,6 +514,7 @@ def test_an_invalid_card(copy, capfd, content):
     assert complaint(copy, capfd).startswith(f"{copy}/card.json: ")
 
 
+@pytest.mark.parametrize("part", ["weights.safetensors", "policy.safetensors"])
 @pytest.mark.parametrize(
     "damage",
     [
@@ -544,8 +530,8 @@ def test_an_invalid_card(copy, capfd, content):
         lambda content: (2**62).to_bytes(8, "little") + content[8:],
     ],
 )
-def test_damaged_weights(copy, capfd, damage):
-    path = copy / "weights.safetensors"
+def test_damaged_weights(copy, capfd, damage, part):
+    path = copy / part
     path.write_bytes(damage(path.read_bytes()))
     text = complaint(copy, capfd)
     assert text.startswith(f"{path}: is damaged or not a safetensors file (")
@@ -601,15 +587,46 @@ def test_tensor_spans_are_those_of_the_header(copy):
     assert len(expected) > 100
 
 
-def test_weights_of_another_model(copy, capfd):
+@pytest.mark.parametrize(("graph", "part"), [("cnn", "weights.safetensors"), ("policy", "policy.safetensors")])
+def test_weights_of_another_model(copy, capfd, graph, part):
     from safetensors.numpy import load_file, save_file
 
-    path = copy / "weights.safetensors"
+    path = copy / part
     tensors = load_file(path)
     save_file(tensors | {"another": np.zeros(1000, np.float32)}, path)
     text = complaint(copy, capfd)
-    assert text.startswith(f"{copy}/cnn.onnx: there is no tensor of ")
-    assert text.endswith("of weights.safetensors: they are parts of different models; export the model again")
+    assert text.startswith(f"{copy}/{graph}.onnx: there is no tensor of ")
+    assert text.endswith(f"of {part}: they are parts of different models; export the model again")
+
+
+def test_the_policy_of_another_model(copy, attending_folder, capfd):
+    shutil.copy(attending_folder / "policy.safetensors", copy)
+    text = complaint(copy, capfd)
+    assert text.startswith(f"{copy}/policy.onnx: there is no tensor of ")
+    assert text.endswith("of policy.safetensors: they are parts of different models; export the model again")
+
+
+def test_a_config_with_another_policy(copy, capfd):
+    config = (copy / "config.toml").read_text()
+    (copy / "config.toml").write_text(config.replace('picker = "difference"', 'picker = "rate"'))
+    assert complaint(copy, capfd) == (
+        f"{copy}/policy.onnx: has glances, templates where glances, previous, state, recent, picked, clock was "
+        "expected; export the model again"
+    )
+
+
+def test_a_policy_may_not_read_the_weights_of_the_captioner(copy, capfd):
+    import onnx
+
+    model = onnx.load(copy / "policy.onnx", load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            entry.value = entry.value.replace("policy.safetensors", "weights.safetensors")
+    (copy / "policy.onnx").write_bytes(model.SerializeToString())
+    assert complaint(copy, capfd) == (
+        f"{copy}/policy.onnx: refers to weights outside policy.safetensors, which is not allowed; "
+        "export the model again"
+    )
 
 
 @pytest.mark.parametrize("location", ["../outside.safetensors", "{folder}/outside.safetensors", "config.toml"])

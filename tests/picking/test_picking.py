@@ -1,9 +1,6 @@
 """Pickers: exact indices worked out by hand, no look-ahead where none is allowed, the same seed the same picks."""
 
 import itertools
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from picknet.picking.budget import BudgetPicker
-from picknet.picking.learned import PickNetPicker, StridePicker
+from picknet.picking.learned import PickNetPicker, RatePicker
 from picknet.picking.picker import BadPicker, Pick, Plan, is_random, looks_ahead, planned
 from picknet.picking.plain import (
     AllPicker,
@@ -26,7 +23,7 @@ from picknet.video.frame import GLANCE_SIZE, Frame
 
 CAUSAL = [
     lambda: PickNetPicker(brightness_policy),
-    lambda: StridePicker(hasty_policy, stride=1.5),
+    lambda: RatePicker(lively_policy),
     lambda: AllPicker(),
     lambda: CoinPicker(0.5, seed=3),
     lambda: EveryNthPicker(1.75),
@@ -41,20 +38,22 @@ def grey_frames(values):
         yield Frame.from_pixels(pixels, index=index, seconds=index / 2)
 
 
-def brightness_policy(glances, templates, waits):
+def brightness_policy(inputs):
     """Probability 1/20 for each grey value of difference: above 0.5 when a frame differs by more than 10."""
-    differences = glances.astype(float).mean(axis=(1, 2)) - templates.astype(float).mean(axis=(1, 2))
-    return np.minimum(np.abs(differences) / 20, 1.0)
+    glances, templates = (inputs[name].astype(float).mean(axis=(1, 2)) for name in ("glances", "templates"))
+    probability = np.minimum(np.abs(glances - templates) / 20, 1.0)
+    with np.errstate(divide="ignore"):
+        return {"logits": np.log(np.stack([1 - probability, probability], axis=1))}
 
 
-def clock_policy(glances, templates, waits):
-    """Half of the wait in strides: above 0.5 after more than one stride."""
-    return np.minimum(waits / 2, 1.0)
-
-
-def hasty_policy(glances, templates, waits):
-    """The clock, and half a stride earlier for each 20 grey values of difference."""
-    return clock_policy(glances, templates, waits) + brightness_policy(glances, templates, waits) / 4
+def lively_policy(inputs):
+    """For a RatePicker: at least half a pick a frame, more for light frames."""
+    rate = 0.5 + inputs["glances"].astype(float).mean(axis=(1, 2)) / 255
+    return {
+        "logits": np.log(2**rate - 1),
+        "embeddings": np.zeros((1, 260), np.float32),
+        "next_state": np.zeros((1, 64), np.float32),
+    }
 
 
 def picked(picker, values):
@@ -74,7 +73,7 @@ def test_a_frame_is_compared_with_the_last_picked_frame_not_with_the_last_seen()
 def test_a_pick_carries_the_frame_its_time_and_its_probability():
     (_, (frame, pick)) = PickNetPicker(brightness_policy).pick(grey_frames([100, 90, 115, 115]))
     assert frame.index == 2
-    assert pick == Pick(index=2, seconds=1.0, probability=0.75)
+    assert pick == Pick(index=2, seconds=1.0, probability=pytest.approx(0.75))
 
 
 def test_a_still_video_is_picked_from_at_least_every_max_gap_frames():
@@ -90,77 +89,32 @@ def test_a_probability_equal_to_the_threshold_is_not_a_pick():
     assert picked(PickNetPicker(brightness_policy, threshold=0.49), [0, 10]) == [0, 1]
 
 
+def test_the_rate_of_the_papers_picker_divides_its_threshold():
+    # A difference of 6 has probability 0.3, one of 4 has 0.2.
+    assert picked(PickNetPicker(brightness_policy), [0, 6, 2]) == [0]
+    assert picked(PickNetPicker(brightness_policy, rate=2), [0, 6, 2]) == [0, 1]
+    # A threshold above 1 is never reached.
+    assert picked(PickNetPicker(brightness_policy, rate=0.25), [0, 255, 0]) == [0]
+
+
 def test_the_policy_sees_one_glance_and_one_template_as_bytes():
     shapes = []
 
-    def policy(*inputs):
-        shapes.append([(array.shape, array.dtype) for array in inputs])
-        return np.zeros(1)
+    def policy(inputs):
+        shapes.append({name: (array.shape, array.dtype) for name, array in inputs.items()})
+        return {"logits": np.zeros((1, 2))}
 
     glance = ((1, 56, 56), np.uint8)
     list(PickNetPicker(policy).pick(grey_frames([1, 2])))
-    list(StridePicker(policy, stride=3).pick(grey_frames([1])))
-    assert shapes == 2 * [[glance, glance, ((1,), np.float32)]]
-
-
-def test_a_stride_picker_starts_half_a_stride_ahead_and_keeps_its_stride():
-    # The clock is at 1 + 7.5 / 2 = 4.75 frames and above 7.5 at frame 3; what it is above goes over to the next stride.
-    assert picked(StridePicker(clock_policy, stride=7.5), [0] * 30) == [3, 11, 18, 26]
-    assert picked(StridePicker(clock_policy, stride=1), [0] * 5) == [0, 1, 2, 3, 4]
-    for k in range(1, 9):  # untrained, it is the uniform picker, which has to know the length
-        assert picked(StridePicker(clock_policy, stride=30 / k), [0] * 30) == picked(UniformPicker(k), [0] * 30)
-
-
-def test_first_pick_makes_a_stride_picker_start_early():
-    for stride, indices in ((7, [2, 9, 16, 23]), (10, [2, 12, 22]), (14, [2, 16]), (28, [2]), (1000, [2])):
-        assert picked(StridePicker(clock_policy, stride=stride, first_pick=2), [0] * 30) == indices
-    # Half of a short stride is earlier still.
-    assert picked(StridePicker(clock_policy, stride=2, first_pick=2), [0] * 6) == [1, 3, 5]
-    assert picked(StridePicker(clock_policy, stride=7, first_pick=0), [0] * 15) == [0, 7, 14]
-
-
-def test_a_stride_pick_carries_its_probability():
-    ((_, pick),) = StridePicker(clock_policy, stride=2.5).pick(grey_frames([50] * 3))
-    # 1 + 2.5 / 2 frames have passed at frame 0, one more at frame 1.
-    assert (pick.index, pick.seconds) == (1, 0.5)
-    assert pick.probability == pytest.approx(3.25 / 2.5 / 2)
-
-
-def test_a_change_of_scene_shortens_the_stride():
-    # After frame 3, frame 11 would be next. Frames 7 on are 20 lighter: half a stride counts as passed, and
-    # (4 + 3.75) / 7.5 is above 1 at frame 7, which is then the one to be compared with.
-    values = [50] * 7 + [70] * 20
-    assert picked(StridePicker(hasty_policy, stride=7.5), values) == [3, 7, 15, 23]
-
-
-def test_before_its_first_pick_a_stride_picker_compares_with_the_first_frame():
-    templates = []
-
-    def policy(glances, given, waits):
-        templates.append(int(given.mean()))
-        return clock_policy(glances, given, waits)
-
-    assert picked(StridePicker(policy, stride=7.5), [10, 20, 30, 40, 50, 60]) == [3]
-    assert templates == [10, 10, 10, 10, 40, 40]
-
-
-def test_the_last_frame_is_picked_by_force_where_no_other_was():
-    picks = [pick for _, pick in StridePicker(clock_policy, stride=7.5).pick(grey_frames([50] * 3))]
-    assert [pick.index for pick in picks] == [2]
-    assert picks[0].probability == pytest.approx(6.75 / 7.5 / 2)  # below the threshold, and reported unchanged
-    assert picked(StridePicker(clock_policy, stride=7.5), [50]) == [0]
-
-
-def test_a_stride_pickers_threshold_moves_its_stride():
-    # Picked when wait / 2 > 0.25: when more than half a stride has passed, which it has at the first frame.
-    assert picked(StridePicker(clock_policy, stride=7.5, threshold=0.25), [0] * 12) == [0, 4, 8]
+    assert shapes == [{"glances": glance, "templates": glance}]
 
 
 @settings(max_examples=30, deadline=None)
 @given(
     past=st.lists(st.integers(0, 255), min_size=1, max_size=8),
-    one_future=st.lists(st.integers(0, 255), max_size=5),
-    another_future=st.lists(st.integers(0, 255), max_size=5),
+    # Two frames at least: a RatePicker that has picked none before the end picks the likeliest.
+    one_future=st.lists(st.integers(0, 255), min_size=2, max_size=5),
+    another_future=st.lists(st.integers(0, 255), min_size=2, max_size=5),
     make=st.sampled_from(CAUSAL),
 )
 def test_frames_to_come_do_not_change_what_was_picked(past, one_future, another_future, make):
@@ -319,7 +273,7 @@ def test_k_means_does_not_modify_the_features():
 @pytest.mark.parametrize(
     "picker",
     [UniformPicker(2), RandomPicker(2), KMeansPicker(2, features=brightness), AllPicker(), CoinPicker(),
-     PickNetPicker(brightness_policy), StridePicker(clock_policy, stride=2), EveryNthPicker(2), SceneChangePicker(5)],
+     PickNetPicker(brightness_policy), RatePicker(lively_policy), EveryNthPicker(2), SceneChangePicker(5)],
 )  # fmt: skip
 def test_no_frames_no_picks(picker):
     assert list(picker.pick([])) == []
@@ -338,19 +292,12 @@ def test_impossible_probabilities_are_refused():
         PickNetPicker(brightness_policy, threshold=1.5)
     with pytest.raises(BadPicker, match=r"^probability is -1: from 0 to 1 is possible$"):
         CoinPicker(-1)
-    for threshold in (-0.5, 1.5):
-        possible = r"from 0 \(pick all\) to 1 \(only the last\) is possible"
-        with pytest.raises(BadPicker, match=rf"^threshold is {threshold}: {possible}$"):
-            StridePicker(clock_policy, stride=2, threshold=threshold)
 
 
 def test_impossible_distances_and_changes_are_refused():
     for n in (0.5, float("nan"), float("inf")):
         with pytest.raises(BadPicker, match=rf"^n is {n}: 1 \(pick all\) or more is possible$"):
             EveryNthPicker(n)
-    for stride in (0.5, float("nan")):
-        with pytest.raises(BadPicker, match=rf"^stride is {stride}: 1 .*or more is possible$"):
-            StridePicker(clock_policy, stride=stride)
     with pytest.raises(BadPicker, match=r"^change is 256: from 0 to 255 grey values are possible$"):
         SceneChangePicker(256)
 
@@ -358,8 +305,6 @@ def test_impossible_distances_and_changes_are_refused():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: StridePicker(clock_policy, stride=3.5, looks=False),
-        lambda: StridePicker(clock_policy, stride=4.0, first_pick=0, looks=False),
         lambda: EveryNthPicker(2.6),
         lambda: EveryNthPicker(100),
         lambda: UniformPicker(4),
@@ -384,7 +329,7 @@ def test_a_plan_equals_the_picks_made_from_the_frames(make):
     "picker",
     [
         PickNetPicker(brightness_policy),
-        StridePicker(hasty_policy, stride=3),
+        RatePicker(lively_policy),
         AllPicker(),
         CoinPicker(),
         SceneChangePicker(10),
@@ -404,39 +349,6 @@ def test_a_plan_picks_the_last_readable_frame_if_none_of_its_own_can_be_read():
     assert [pick.index for _, pick in plan.pick(grey_frames(range(12)))] == [11]
     assert [pick.index for _, pick in plan.pick(grey_frames(range(22)))] == [20]
     assert list(plan.pick([])) == []
-
-
-def test_a_plan_is_made_once_for_all_videos_of_a_length():
-    asked = []
-
-    def policy(glances, templates, waits):
-        asked.append(waits)
-        return clock_policy(glances, templates, waits)
-
-    picker = StridePicker(policy, stride=3, looks=False)
-    assert planned(picker, 10) is planned(picker, 10)
-    assert len(asked) == 10
-
-
-def test_threads_share_one_plan():
-    asked = []
-
-    def slow_policy(glances, templates, waits):
-        asked.append(threading.get_ident())
-        time.sleep(0.001)
-        return clock_policy(glances, templates, waits)
-
-    picker = StridePicker(slow_policy, stride=3, looks=False)
-    start = threading.Barrier(8)
-
-    def plan(_):
-        start.wait()
-        return planned(picker, 20)
-
-    with ThreadPoolExecutor(8) as threads:
-        plans = list(threads.map(plan, range(8)))
-    assert all(plan is plans[0] for plan in plans)
-    assert len(asked) == 20
 
 
 def reads_all_frames_first(picker):

@@ -49,7 +49,6 @@ def tiny(config: Config) -> Config:
             picker_hidden=8,
             attention_heads=min(model.attention_heads, 2),
             attention_hidden=8,
-            stride=2.0,
         ),
         reward=replace(config.reward, min_picks=1),
         **stages,

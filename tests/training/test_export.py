@@ -1,11 +1,14 @@
 """Model folders: written completely or not at all, and read back in PyTorch and by the runtime."""
 
+import copy
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from policies import random_inputs
+from safetensors.torch import load_file, save_file
 
 from picknet.config import Config, ModelConfig
 from picknet.files import UnwritableFile
@@ -13,7 +16,7 @@ from picknet.model.folder import BadModel
 from picknet.model.runtime import Runtime
 from picknet.text import BOS, Vocabulary
 from picknet.training.export import export, load_network
-from picknet.training.network import PICK, Network
+from picknet.training.network import Network
 
 SMALL = ModelConfig(
     cnn="efficientnet_lite0", image_size=64, embedding_size=6, state_size=5, picker_hidden=7, dropout=0.0
@@ -52,14 +55,14 @@ def test_the_graphs_compute_what_pytorch_computes(either):
     runtime = Runtime(either)
     generator = np.random.default_rng(0)
     pixels = generator.integers(0, 256, (2, 64, 64, 3), dtype=np.uint8)
-    now, last = generator.integers(0, 256, (2, 3, 56, 56), dtype=np.uint8)
-    waits = np.array([0.2, 0.9, 1.4], np.float32)
+    inputs = random_inputs(config.model, generator, 3)
     features = runtime.features(pixels)
     with torch.inference_mode():
         expected = network.cnn(torch.from_numpy(pixels)).numpy()
         np.testing.assert_allclose(features, expected, atol=0.05 * np.abs(expected).max())
-        policy = network.picknet(*map(torch.from_numpy, (now, last, waits))).softmax(-1)[:, PICK]
-        np.testing.assert_allclose(runtime.policy(now, last, waits), policy.numpy(), atol=2e-3)
+        policy = network.picknet(*map(torch.from_numpy, inputs.values()))
+        logits = policy if config.model.picker == "difference" else policy[0]
+        np.testing.assert_allclose(runtime.policy(inputs)["logits"], logits.numpy(), atol=2e-3)
 
         # The two frames are one after the other the picks of one video.
         state, peer_state = runtime.start(), network.encoder.start(1)
@@ -83,6 +86,51 @@ def test_the_graphs_compute_what_pytorch_computes(either):
 def test_weights_are_stored_once(either):
     graphs = sum(path.stat().st_size for path in either.glob("*.onnx"))
     assert graphs < 0.1 * (either / "weights.safetensors").stat().st_size
+
+
+def test_the_policy_has_a_weights_file_of_its_own(either):
+    policy, captioner = (load_file(either / name) for name in ("policy.safetensors", "weights.safetensors"))
+    assert policy
+    assert all(name.startswith("picknet.") for name in policy)
+    assert {name.partition(".")[0] for name in captioner} == {"cnn", "encoder", "decoder"}
+
+
+def test_a_new_policy_leaves_the_captioner_as_it_is(small, tmp_path):
+    network, vocabulary, config, folder = small
+    other = copy.deepcopy(network)
+    with torch.no_grad():
+        other.picknet.decide.bias += 1
+    export(other, vocabulary, config, tmp_path / "other")
+    for part in ("weights.safetensors", "cnn.onnx", "encoder.onnx", "decoder.onnx", "policy.onnx", "words.txt"):
+        assert (tmp_path / "other" / part).read_bytes() == (folder / part).read_bytes(), part
+    before, after = (Path(parent / "policy.safetensors").read_bytes() for parent in (folder, tmp_path / "other"))
+    assert before != after
+
+
+def test_a_model_without_its_policy_is_refused(small, tmp_path):
+    broken = shutil.copytree(small[-1], tmp_path / "broken")
+    (broken / "policy.safetensors").unlink()
+    with pytest.raises(BadModel, match=r"broken: incomplete model: policy\.safetensors missing or empty; export"):
+        Runtime(broken)
+    with pytest.raises(BadModel, match=r"broken/policy\.safetensors: cannot be read \("):
+        load_network(broken)
+
+
+def test_the_policy_of_another_model_is_refused(small, attending_folder, tmp_path):
+    broken = shutil.copytree(small[-1], tmp_path / "broken")
+    shutil.copy(attending_folder / "policy.safetensors", broken)
+    expected = r"policy\.safetensors: does not fit config\.toml and words\.txt beside it \(first difference: picknet\."
+    with pytest.raises(BadModel, match=expected):
+        load_network(broken)
+
+
+def test_an_older_policy_among_the_captioners_weights_is_ignored(small, tmp_path):
+    network, *_, folder = small
+    older = shutil.copytree(folder, tmp_path / "older")
+    weights = load_file(older / "weights.safetensors")
+    save_file(weights | {"picknet.clock": torch.ones(3)}, older / "weights.safetensors")
+    again, *_ = load_network(older)
+    assert torch.equal(again.picknet.decide.bias, network.picknet.decide.bias)
 
 
 def test_export_does_not_overwrite_a_folder_that_is_not_a_model(small, tmp_path):

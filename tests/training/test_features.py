@@ -45,6 +45,17 @@ def cnn() -> CNN:
 # --- Features ---
 
 
+def test_picked_features_are_gathered_in_order():
+    features = torch.arange(48.0).view(2, 4, 3, 2)  # two clips of four frames, each of three cells
+    split = FeatureSplit((), torch.zeros(2, 4, 56, 56, dtype=torch.uint8), features.half(), torch.tensor([4, 4]), ())
+    picked = torch.tensor([[False, True, False, False], [True, False, True, True]])
+    gathered, counts = split.picked_features(None, torch.tensor([1, 0]), picked)
+    assert counts.tolist() == [1, 3]
+    assert gathered.shape == (2, 3, 3, 2)
+    assert gathered[0, 0].tolist() == [[30, 31], [32, 33], [34, 35]]
+    assert gathered[1, :, 0, 0].tolist() == [0, 12, 18]
+
+
 def test_every_frame_of_a_clip_has_a_feature_for_each_cell(split, cnn, tmp_path):
     found = extract_features(split, cnn, CONFIG, cache=tmp_path)
     assert found.features.shape == (3, 4, 4, 1280)

@@ -14,25 +14,13 @@ import torch
 from picknet.config import ModelConfig
 from picknet.text import BOS, EOS, PAD, UNK
 from picknet.training.cnn import CNN, UnknownCNN
-from picknet.training.network import (
-    DROP,
-    PICK,
-    Attention,
-    Decoder,
-    Encoder,
-    LSTMState,
-    Memory,
-    Network,
-    PickNet,
-    StridePickNet,
-    gather_picked,
-)
+from picknet.training.network import Attention, Decoder, Encoder, LSTMState, Memory, Network
+from picknet.training.policies import PickNet, RatePickNet
 
 SMALL = ModelConfig(
     cnn="efficientnet_lite0", image_size=64, embedding_size=6, state_size=5, picker_hidden=7, dropout=0.0
 )
 ATTENDING = replace(SMALL, grid=2, attention_heads=2, attention_hidden=8)
-NO_WAIT = torch.zeros(3)
 
 
 @pytest.fixture(autouse=True)
@@ -48,206 +36,15 @@ def arrays(module):
     return {name: p.detach().double().numpy() for name, p in module.named_parameters()}
 
 
-def glances(*shape):
-    return torch.randint(0, 256, (*shape, 56, 56), dtype=torch.uint8)
-
-
 def video_alone(video):
     """The memory of a decoder without attention."""
     nothing = torch.zeros(len(video), 0, 6)
     return Memory(video, nothing, nothing, torch.ones(len(video), 0, dtype=torch.bool))
 
 
-def test_picknet_is_two_layers_on_the_flattened_difference():
-    picknet = PickNet(SMALL)
-    now, last = glances(3), glances(3)
-    w = arrays(picknet)
-    d = ((now.double() - last.double()) / 255).flatten(1).numpy()
-    expected = np.maximum(d @ w["hidden.weight"].T + w["hidden.bias"], 0) @ w["decide.weight"].T + w["decide.bias"]
-    np.testing.assert_allclose(picknet(now, last, NO_WAIT).detach().numpy(), expected, atol=1e-5)
-
-
-def test_picknet_has_the_papers_size():
-    picknet = PickNet(ModelConfig())
-    assert picknet.hidden.weight.shape == (1024, 3136)
-    assert picknet.decide.weight.shape == (2, 1024)
-
-
-def test_picknet_starts_with_the_initial_pick_probability():
-    config = ModelConfig(picker_hidden=7, initial_pick_probability=0.2)
-    picknet = PickNet(config)
-    torch.nn.init.zeros_(picknet.decide.weight)
-    with torch.no_grad():
-        picknet.decide.bias -= picknet.decide.bias[DROP].clone()
-    plain = PickNet(ModelConfig(picker_hidden=7))
-    assert plain.decide.bias.abs().max() < 1
-    log_odds = (picknet.decide.bias[PICK] - picknet.decide.bias[DROP]).item()
-    assert log_odds == pytest.approx(math.log(0.2 / 0.8), abs=2 / math.sqrt(7))
-
-
-def test_the_first_frame_is_always_picked_and_others_are_compared_with_the_last_pick():
-    picknet = PickNet(SMALL)
-    clip = glances(1, 8)
-    walk = picknet.walk(clip, torch.tensor([8]))
-    template, picked, log_probability = clip[:, 0], [True], 0.0
-    for t in range(1, 8):
-        log_policy = picknet(clip[:, t], template, NO_WAIT[:1]).log_softmax(-1)[0]
-        picked.append(bool(log_policy[PICK] > log_policy[DROP]))
-        log_probability += log_policy.max().item()
-        if picked[-1]:
-            template = clip[:, t]
-    assert walk.picked[0].tolist() == picked
-    assert walk.log_probability.item() == pytest.approx(log_probability, abs=1e-4)
-
-
-def test_padding_of_a_short_clip_is_never_picked_and_not_part_of_the_loss():
-    picknet = PickNet(SMALL)
-    clip = glances(1, 8)
-    short = picknet.walk(clip[:, :3], torch.tensor([3]), generator=torch.Generator().manual_seed(1))
-    padded = picknet.walk(clip, torch.tensor([3]), generator=torch.Generator().manual_seed(1))
-    assert not padded.picked[0, 3:].any()
-    assert padded.picked[0, :3].tolist() == short.picked[0].tolist()
-    assert padded.log_probability.item() == pytest.approx(short.log_probability.item())
-
-
-def test_a_pick_forced_by_max_gap_is_not_part_of_the_loss():
-    config = replace(SMALL, max_gap=3)
-    picknet = PickNet(config)
-    torch.nn.init.zeros_(picknet.decide.weight)
-    with torch.no_grad():
-        picknet.decide.bias.copy_(torch.tensor([math.log(9.0), 0.0]))  # drops nine times out of ten
-    walk = picknet.walk(glances(1, 8), torch.tensor([8]))
-    assert walk.picked[0].nonzero().flatten().tolist() == [0, 3, 6]
-    assert walk.log_probability.item() == pytest.approx(5 * math.log(0.9), abs=1e-5)  # frames 1, 2, 4, 5 and 7
-
-
-def test_sampled_picks_follow_the_policy():
-    picknet = PickNet(SMALL)
-    torch.nn.init.zeros_(picknet.decide.weight)
-    with torch.no_grad():
-        picknet.decide.bias.copy_(torch.tensor([0.0, math.log(3.0)]))  # picks three times out of four
-    walk = picknet.walk(glances(1, 11).expand(400, -1, -1, -1), torch.full((400,), 11), generator=torch.Generator())
-    assert walk.picked[:, 1:].float().mean().item() == pytest.approx(0.75, abs=0.03)  # 4000 draws: 4 deviations
-    picks = walk.picked[:, 1:].sum(1)
-    expected = picks * math.log(0.75) + (10 - picks) * math.log(0.25)
-    torch.testing.assert_close(walk.log_probability, expected, atol=1e-4, rtol=0)
-
-
-STRIDE = replace(SMALL, picker="stride", stride=7.5, first_pick=30.0)
-
-
-def trained_policy(picknet):
-    """A stride policy that has learned something: its last layer, at first zero, is not."""
-    torch.nn.init.normal_(picknet.decide.weight, std=20.0)
-    return picknet
-
-
-def test_an_untrained_stride_policy_picks_at_a_constant_stride_from_half_a_stride_on():
-    # The clock starts at 1 + 7.5 / 2 = 4.75 and is above 7.5 at frame 3, where it reads 7.75. The 0.25 go over, so
-    # that it reads 8.25 at frame 11, whose 0.75 go over to 7.75 at frame 18, and so on: 8 and 7 frames by turns.
-    walk = StridePickNet(STRIDE).walk(glances(2, 30), torch.tensor([30, 14]))
-    assert [clip.nonzero().flatten().tolist() for clip in walk.picked] == [[3, 11, 18, 26], [3, 11]]
-
-
-def test_a_stride_walk_may_begin_early():
-    # The clock starts at 7.5 − 2 + 0.5 = 6 and is above 7.5 at frame 2; the 0.5 that are left over go on.
-    walk = StridePickNet(replace(STRIDE, first_pick=2.0)).walk(glances(1, 30), torch.tensor([30]))
-    assert walk.picked[0].nonzero().flatten().tolist() == [2, 10, 17, 25]
-
-
-def test_the_log_probability_of_a_stride_walk_is_that_of_its_clock():
-    walk = StridePickNet(STRIDE).walk(glances(1, 6), torch.tensor([6]))
-    # Waits of 4.75, 5.75 and 6.75 frames are dropped, 7.75 is a pick, then 1.25 and 2.25 are dropped.
-    log_odds = [8 * (wait / 7.5 - 1) for wait in (4.75, 5.75, 6.75, 7.75, 1.25, 2.25)]
-    actions = [-1, -1, -1, 1, -1, -1]
-    expected = sum(math.log(sigmoid(action * odds)) for action, odds in zip(actions, log_odds, strict=True))
-    assert walk.log_probability.item() == pytest.approx(expected, abs=1e-5)
-
-
-def test_the_last_frame_is_forced_if_nothing_was_picked_and_is_not_part_of_the_loss():
-    picknet = StridePickNet(STRIDE)
-    walk = picknet.walk(glances(3, 6), torch.tensor([3, 1, 6]))
-    # Three frames wait 4.75, 5.75 and 6.75 frames: none is above 7.5. The third clip picks frame 3 by itself.
-    assert [clip.nonzero().flatten().tolist() for clip in walk.picked] == [[2], [0], [3]]
-    expected = sum(math.log(sigmoid(-8 * (wait / 7.5 - 1))) for wait in (4.75, 5.75))
-    assert walk.log_probability[:2].tolist() == pytest.approx([expected, 0.0], abs=1e-5)
-
-
-def test_the_stride_policy_ignores_max_gap():
-    clip = glances(1, 30)
-    walks = [StridePickNet(replace(STRIDE, max_gap=gap)).walk(clip, torch.tensor([30])) for gap in (0, 2)]
-    assert torch.equal(walks[0].picked, walks[1].picked)
-
-
-def convolved(maps, weight, bias):
-    """maps: (in, rows, columns) -> (out, rows / 2, columns / 2): 3 × 3, every second position, edges of zeros."""
-    windows = np.lib.stride_tricks.sliding_window_view(np.pad(maps, ((0, 0), (1, 1), (1, 1))), (3, 3), axis=(1, 2))
-    return np.einsum("iyxab,oiab->oyx", windows[:, ::2, ::2], weight) + bias[:, None, None]
-
-
-def test_the_stride_policy_is_a_small_convolution_of_the_glance_and_the_last_picked_one_beside_a_clock():
-    picknet = trained_policy(StridePickNet(STRIDE))
-    w = arrays(picknet)
-    now, last, waits = glances(3), glances(3), torch.tensor([0.1, 0.9, 2.0])
-
-    def look(glance):
-        maps = glance.double().numpy()[None] / 255 - 0.5
-        for layer in range(3):
-            maps = np.maximum(convolved(maps, w[f"look.{layer}.weight"], w[f"look.{layer}.bias"]), 0)
-        return np.concatenate([maps.mean(axis=(1, 2)), maps.max(axis=(1, 2))])
-
-    logits = picknet(now, last, waits).detach().numpy()
-    assert not logits[:, DROP].any()
-    for i in range(3):
-        seen, template = look(now[i]), look(last[i])
-        hidden = np.concatenate([seen, seen - template]) @ w["hidden.weight"].T + w["hidden.bias"]
-        deviation = (np.maximum(hidden, 0) @ w["decide.weight"].T + w["decide.bias"]).item()
-        assert logits[i, PICK] == pytest.approx(8 * (waits[i].item() - 1) + deviation, abs=1e-3)
-
-
-def test_a_stride_walk_compares_with_the_last_picked_glance_and_before_it_with_the_first():
-    picknet = trained_policy(StridePickNet(STRIDE))
-    clip = (glances(1, 30) * torch.rand(1, 30, 1, 1)).to(torch.uint8)  # lighter and darker
-    walk = picknet.walk(clip, torch.tensor([30]))
-    template, gap, picked, log_probability = clip[:, 0], 1 + 7.5 / 2, [], 0.0
-    for t in range(30):
-        log_policy = picknet(clip[:, t], template, torch.tensor([gap / 7.5])).log_softmax(-1)[0]
-        picked.append(bool(log_policy[PICK] > log_policy[DROP]))
-        log_probability += log_policy.max().item()
-        if picked[-1]:
-            template, gap = clip[:, t], min(max(gap - 7.5, 0), 1)
-        gap += 1
-    assert walk.picked[0].tolist() == picked
-    assert picked != StridePickNet(STRIDE).walk(clip, torch.tensor([30])).picked[0].tolist()
-    assert walk.log_probability.item() == pytest.approx(log_probability, abs=1e-3)
-
-
-def test_the_first_step_of_a_stride_policy_has_gradients():
-    picknet = StridePickNet(STRIDE)
-    walk = picknet.walk(glances(2, 12), torch.tensor([12, 12]), generator=torch.Generator().manual_seed(0))
-    walk.log_probability.sum().backward()
-    assert picknet.decide.weight.grad.abs().max() > 0
-    assert picknet.sharpness.grad.abs() > 0
-
-
-@pytest.mark.parametrize("kind", [PickNet, StridePickNet])
-def test_the_walks_of_a_clip_are_consecutive(kind):
-    picknet = kind(STRIDE)
-    clips, counts = glances(2, 9), torch.tensor([9, 4])
-    walk = picknet.walk(clips, counts, samples=3, generator=torch.Generator().manual_seed(0))
-    assert walk.picked.shape == (6, 9)
-    assert not walk.picked[3:, 4:].any()
-    assert walk.picked[:3, 4:].any()
-    again = picknet.walk(
-        clips.repeat_interleave(3, 0), counts.repeat_interleave(3), generator=torch.Generator().manual_seed(0)
-    )
-    assert torch.equal(walk.picked, again.picked)
-    torch.testing.assert_close(walk.log_probability, again.log_probability)
-
-
 def test_the_network_has_the_picker_of_its_config():
-    pickers = [Network(replace(SMALL, picker=name), 5, pretrained=False).picknet for name in ("difference", "stride")]
-    assert [type(picker) for picker in pickers] == [PickNet, StridePickNet]
+    pickers = [Network(replace(SMALL, picker=name), 5, pretrained=False).picknet for name in ("difference", "rate")]
+    assert [type(picker) for picker in pickers] == [PickNet, RatePickNet]
 
 
 @pytest.mark.parametrize(("gate", "function"), [("sigmoid", sigmoid), ("tanh", np.tanh)])
@@ -502,28 +299,6 @@ def test_greedy_words_end_at_eos_and_are_never_pad_bos_or_unk():
     assert len({tuple(row) for row in words.tolist()}) > 1
 
 
-def test_picked_features_are_gathered_in_order():
-    features = torch.arange(8.0).view(2, 4, 1)
-    picked = torch.tensor([[True, False, True, True], [False, True, False, False]])
-    gathered, counts = gather_picked(features, picked)
-    assert gathered[0, :, 0].tolist() == [0, 2, 3]
-    assert gathered[1, 0, 0].item() == 5
-    assert counts.tolist() == [3, 1]
-    # Whatever stands behind (batch, frames) comes along.
-    cells, _ = gather_picked(torch.arange(48.0).view(2, 4, 3, 2), picked)
-    assert cells.shape == (2, 3, 3, 2)
-    assert cells[0, 1].tolist() == [[12, 13], [14, 15], [16, 17]]
-
-
-def test_the_gradient_of_reinforce_is_p_minus_the_action_times_the_advantage():
-    # For L = −(r − b) log p(a): dL/ds = (r − b)(p − 1_a). The paper prints the opposite sign.
-    logits = torch.tensor([0.3, -0.4], requires_grad=True)
-    advantage = 1.7
-    (-advantage * logits.log_softmax(0)[PICK]).backward()
-    p = np.exp([0.3, -0.4]) / np.exp([0.3, -0.4]).sum()
-    np.testing.assert_allclose(logits.grad.numpy(), advantage * (p - np.array([0.0, 1.0])), atol=1e-6)
-
-
 def test_an_unknown_cnn_is_an_error():
     with pytest.raises(UnknownCNN, match=r"model.cnn is 'resnet_152'.*"):
         CNN(ModelConfig(cnn="resnet_152"))
@@ -593,3 +368,47 @@ def test_the_encoder_starts_with_zeros():
     assert isinstance(start, LSTMState)
     assert not start.h.any()
     assert not start.c.any()
+
+
+def test_greedy_words_do_not_depend_on_how_often_the_end_is_checked(monkeypatch):
+    decoder = Decoder(SMALL, num_words=9)
+    with torch.no_grad():
+        decoder.embed.weight.mul_(20)  # enough spread that sentences of different lengths come out
+    lengths = set()
+    for video in torch.randn(30, 1, 5) * 3:
+        monkeypatch.setattr("picknet.training.network.WORDS_AT_ONCE", 1)
+        (expected,) = decoder.write(video_alone(video), max_words=14).tolist()
+        monkeypatch.undo()
+        (words,) = decoder.write(video_alone(video), max_words=14).tolist()
+        assert words[: len(expected)] == expected
+        assert set(words[len(expected) :]) <= {PAD}
+        lengths.add(len(expected))
+    assert len(lengths) > 2
+
+
+@with_and_without_attention
+@pytest.mark.parametrize("feed_back", [(), (False, True, False, True)])
+def test_the_gradients_of_captions_are_those_of_single_steps(config, feed_back):
+    decoder, memory = Decoder(config, num_words=9).double(), remembered(config)
+    memory = Memory(*(part.detach().double().requires_grad_() for part in memory[:3]), memory.present)
+    words = torch.tensor([[BOS, 4, 5, 8], [BOS, 6, 7, 5]])
+    weighting = torch.randn(2, 4, 9, dtype=torch.float64)
+    learned = [*decoder.parameters(), memory.video]
+    found = torch.autograd.grad((decoder(memory, words, feed_back=feed_back) * weighting).sum(), learned)
+
+    state, logits, given = torch.zeros(2, 5, dtype=torch.float64), [], words[:, 0]
+    for t in range(4):
+        if feed_back and feed_back[t]:
+            allowed = logits[-1].detach().clone()
+            allowed[:, [PAD, BOS, UNK]] = -torch.inf
+            given = allowed.argmax(-1)
+        else:
+            given = words[:, t]
+        w = decoder.gates_from_state.weight.chunk(2)
+        z, r, p = (decoder.from_word(decoder.embed(given)) + decoder.from_video(memory.video)).chunk(3, dim=1)
+        z, r = torch.sigmoid(z + state @ w[0].T), torch.sigmoid(r + state @ w[1].T)
+        state = (1 - z) * state + z * torch.tanh(p + (r * state) @ decoder.from_state.weight.T)
+        logits.append(decoder._logits(state[:, None], *memory[1:])[:, 0])
+    expected = torch.autograd.grad((torch.stack(logits, dim=1) * weighting).sum(), learned)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)

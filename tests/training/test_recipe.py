@@ -21,21 +21,23 @@ from PIL import Image
 
 from picknet.config import STAGES, BadConfig, Config, ModelConfig, parse_config, to_toml
 from picknet.data import BadData
-from picknet.data.split import Clip, DataFolder
+from picknet.data.split import Clip, DataFolder, Split
 from picknet.metrics import Cider
+from picknet.model.folder import SHIPPED, BadModel
 from picknet.text import BOS, EOS, PAD, Vocabulary, tokenise
 from picknet.training.batches import caption_batches, first_words, prepare, teacher_forcing_probability
 from picknet.training.cnn import CNN
 from picknet.training.export import load_network
 from picknet.training.features import FeatureSplit, PixelSplit
 from picknet.training.folds import Fold, fold_splits, official_splits
-from picknet.training.judges import Environment, Judge
+from picknet.training.judges import Environment, Judge, JudgeRun
 from picknet.training.learner import BatchParts, Learner, OutOfMemory, Weights, rate_factor
 from picknet.training.network import Network
 from picknet.training.progress import TrainingProgress
 from picknet.training.recipe import export_run, train
-from picknet.training.runs import BadRun, Run, checkpoint
+from picknet.training.runs import BadRun, Run, checkpoint, pause_after
 from picknet.training.stages import (
+    adaptation,
     all_frames,
     cross_entropy,
     evenly,
@@ -85,7 +87,7 @@ FROM_PIXELS = parse_config(
     to_toml(CONFIG),
     [
         "model.image_size=68", "model.grid=2", "model.attention_heads=2", "model.attention_hidden=16",
-        "model.tied_words=true", "model.picker=stride", "model.stride=2", "supervision.epochs=2",
+        "model.tied_words=true", "model.picker=rate", "supervision.epochs=2",
         "supervision.cnn_learning_rate=0.003", "supervision.frames_per_batch=4", "supervision.warmup_steps=3",
         "supervision.min_frames=1", "supervision.max_frames=2", "supervision.captions_per_video=3",
         "reinforcement.epochs=2", "reinforcement.baseline=others", "adaptation.epochs=1",
@@ -187,8 +189,15 @@ def rows_of(run: Path) -> list[dict[str, str]]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
+WEIGHTS = ("weights.safetensors", "policy.safetensors")
+
+
 def weights_of(run: Path) -> bytes:
-    return (run / "model" / "weights.safetensors").read_bytes()
+    return b"".join((run / "model" / part).read_bytes() for part in WEIGHTS)
+
+
+def model_tensors(run: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor for part in WEIGHTS for name, tensor in tensors_of(run / "model" / part).items()}
 
 
 def test_a_run_folder_contains_everything_to_use_and_repeat_it(finished):
@@ -223,7 +232,7 @@ def test_each_stage_starts_from_the_best_weights_of_the_one_before(finished):
         best = tensors_of(checkpoint(finished, stage, "best"))
         assert any(not torch.equal(tensor, expected[name]) for name, tensor in best.items()), stage
         expected |= best
-    exported = tensors_of(finished / "model" / "weights.safetensors")
+    exported = model_tensors(finished)
     assert all(torch.equal(tensor, expected[name].to(tensor.dtype)) for name, tensor in exported.items())
 
 
@@ -382,7 +391,7 @@ def test_an_unfinished_run_can_be_exported(clips, finished, tmp_path):
     shutil.rmtree(unfinished / "model")
     export_run(unfinished, tmp_path / "model")
     export_run(finished, tmp_path / "again")
-    for part in ("weights.safetensors", "words.txt", "config.toml", "card.json"):
+    for part in (*WEIGHTS, "words.txt", "config.toml", "card.json"):
         assert (tmp_path / "model" / part).read_bytes() == (tmp_path / "again" / part).read_bytes()
     with pytest.raises(BadRun, match="not a run folder with a checkpoint"):
         export_run(clips, tmp_path / "none")
@@ -467,12 +476,12 @@ def test_fine_tuning_keeps_the_words_and_adds_new_ones(clips, finished, tmp_path
 
 def test_fine_tuning_may_start_with_another_picker(data, finished, tmp_path):
     stages = {name: replace(getattr(CONFIG, name), epochs=1 if name == "reinforcement" else 0) for name in STAGES}
-    for changed in ({"picker": "stride", "stride": 2.0}, {"picker_hidden": 11}):
+    for changed in ({"picker": "rate"}, {"picker_hidden": 11}):
         config = replace(CONFIG, model=replace(CONFIG.model, **changed), **stages)
         out = tmp_path / "-".join(changed)
         train(config, data=data, out=out, start=finished / "model", cache=tmp_path / "cache")
-        before, after = (tensors_of(run / "model" / "weights.safetensors") for run in (finished, out))
-        assert before["picknet.hidden.weight"].shape != after["picknet.hidden.weight"].shape
+        before, after = (model_tensors(run) for run in (finished, out))
+        assert before["picknet.decide.weight"].shape != after["picknet.decide.weight"].shape
         for name in before.keys() | after.keys():  # the captioner stays as it was while a new PickNet learns
             assert name.startswith("picknet.") or torch.equal(before[name], after[name])
 
@@ -654,6 +663,104 @@ def test_cross_entropy_is_the_mean_of_minus_log_p_over_words_and_eos(prepared):
     assert loss.item() == pytest.approx(np.mean(losses), abs=1e-5)
 
 
+class Recorded:
+    """In place of a run: keeps what a stage would train with."""
+
+    parts = BatchParts()
+
+    def stage(self, name, network, trained, train_epoch, validate):
+        self.trained, self.train_epoch = trained, train_epoch
+
+
+def greedy_caption(network, data, clip, picked):
+    """The caption of one clip, word by word, never <pad>, <bos> or <unk>."""
+    memory = network.encoder(data.train.features[clip][picked][None], picked.sum()[None])
+    state, word, words = torch.zeros_like(memory.video), torch.tensor([BOS]), []
+    while len(words) < CONFIG.text.max_words:
+        log_probabilities, state = network.decoder.step(word, *memory[:3], state)
+        log_probabilities[:, [PAD, BOS, 3]] = -torch.inf
+        word = log_probabilities.argmax(-1)
+        if word.item() == EOS:
+            break
+        words.append(data.vocabulary.words[word.item()])
+    return words
+
+
+def test_adaptation_minimises_the_sum_of_both_losses(prepared):
+    """L_X + L_R: the captioner learns from the first alone, PickNet from the second alone."""
+    _, data = prepared
+    torch.manual_seed(3)
+    model = ModelConfig(cnn="efficientnet_lite0", picker_hidden=4, state_size=5, dropout=0.0)
+    network = Network(model, len(data.vocabulary), pretrained=False)
+    stage = replace(CONFIG.adaptation, batch_size=9, teacher_forcing_floor=1.0)
+    reward = replace(CONFIG.reward, diversity_weight=0.0, price=0.25, min_picks=1, max_picks_floor=6)
+    run, batches = Recorded(), []
+    adaptation(network, data, replace(CONFIG, adaptation=stage, reward=reward), run)
+    assert run.trained == (network.picknet, network.encoder, network.decoder)
+    run.train_epoch(0, lambda *batch: batches.append(batch), np.random.default_rng(0), torch.Generator().manual_seed(1))
+    ((batch, batch_loss),) = batches
+    loss, figures = batch_loss(batch)
+    learned = {name: p for name, p in network.named_parameters() if not name.startswith("cnn.")}
+    gradients = torch.autograd.grad(loss, list(learned.values()))
+
+    clips = batch.clips[batch.clip_of_caption]
+    assert sorted(batch.captions.tolist()) == [0, 1, 2, 3]
+    assert clips.tolist() == data.owners[batch.captions.numpy()].tolist()
+    glances, counts = data.train.glances[clips], data.train.counts[clips]
+    sampled = network.picknet.walk(glances, counts, generator=torch.Generator().manual_seed(1))
+    greedy = network.picknet.walk(glances, counts).picked
+    references = {clip.name: [tokenise(c) for c in clip.captions] for clip in data.train.clips}
+    picking, words = torch.zeros(()), []
+    for i, (clip, caption) in enumerate(zip(clips.tolist(), batch.captions.tolist(), strict=True)):
+        rewards = [
+            Cider(references).scores([data.train.clips[clip].name], [greedy_caption(network, data, clip, picked)])[0]
+            - 0.25 * int(picked.sum())
+            for picked in (sampled.picked[i], greedy[i])
+        ]
+        picking = picking - (rewards[0] - rewards[1]) * sampled.log_probabilities[i].sum() / 4
+        memory = network.encoder(data.train.features[clip][sampled.picked[i]][None], sampled.picked[i].sum()[None])
+        state = torch.zeros_like(memory.video)
+        for t in range(data.lengths[caption]):
+            log_probabilities, state = network.decoder.step(data.words[caption, t][None], *memory[:3], state)
+            words.append(-log_probabilities[0, data.words[caption, t + 1]])
+    captioning = torch.stack(words).mean()
+    assert picking.abs() > 0.01
+    assert loss.item() == pytest.approx((captioning + picking).item(), abs=1e-5)
+    assert figures["loss"].item() == pytest.approx(captioning.item(), abs=1e-5)
+    for (name, parameter), found in zip(learned.items(), gradients, strict=True):
+        (expected,) = torch.autograd.grad(
+            picking if name.startswith("picknet.") else captioning, [parameter], retain_graph=True
+        )
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-3, msg=name)
+
+
+def test_known_captions_are_not_scored_again(prepared, monkeypatch):
+    network, data = prepared
+    network.eval()
+    environment, scored = Environment.of(network, data), []
+    scores = Cider.scores
+
+    def counted(self, names, captions):
+        scored.append(names)
+        return scores(self, names, captions)
+
+    monkeypatch.setattr(Cider, "scores", counted)
+    clips = torch.tensor([1, 0, 1])
+    picked = all_frames(data.train.counts, 6)[clips]
+    rewards = environment.language_rewards(clips, picked, max_words=8)
+    assert [sorted(names) for names in scored] == [["one", "two"]]
+    assert environment.language_rewards(clips, picked, max_words=8).tolist() == rewards.tolist()
+    assert len(scored) == 1
+    with torch.no_grad():
+        network.decoder.output.weight.neg_()  # other captions
+    environment.language_rewards(clips, picked, max_words=8)
+    assert len(scored) == 2
+
+
+def test_where_writing_is_slow_checkpoints_are_written_less_often():
+    assert [pause_after(seconds) for seconds in (0.1, 1.5, 60.0)] == pytest.approx([20.0, 50.0, 120.0])
+
+
 def test_the_advantage_is_the_sampled_reward_minus_the_greedy_one(prepared):
     network, data = prepared
     config = replace(CONFIG, reward=replace(CONFIG.reward, min_picks=1, max_picks_floor=6))
@@ -677,7 +784,7 @@ def test_the_advantage_is_the_sampled_reward_minus_the_greedy_one(prepared):
             references = {clip.name: [tokenise(c) for c in clip.captions] for clip in data.train.clips}
             rewards.append(Cider(references).scores([data.train.clips[i].name], [text])[0] + diversity)
     advantage = torch.tensor(rewards[:2]) - torch.tensor(rewards[2:])
-    expected = -(advantage * walk.log_probability).mean()
+    expected = -(advantage * walk.log_probabilities.sum(1)).mean()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-4, abs=1e-5)
     assert figures["reward"].item() == pytest.approx(np.mean(rewards[:2]), rel=1e-4)
 
@@ -719,7 +826,28 @@ def test_the_baseline_may_be_the_other_samples(prepared):
         data.train.glances, data.train.counts, samples=3, generator=torch.Generator().manual_seed(1)
     )
     assert torch.equal(walk.picked, picked)
-    assert loss.item() == pytest.approx(-(advantage.flatten() * walk.log_probability).mean().item(), rel=1e-4)
+    expected = -(advantage.flatten() * walk.log_probabilities.sum(1)).mean()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("attention", [{}, {"attention_heads": 2, "attention_hidden": 8}])
+def test_a_sample_without_a_pick_has_the_penalty_and_its_middle_frame_is_described(prepared, attention):
+    _, data = prepared
+    model = ModelConfig(cnn="efficientnet_lite0", picker="rate", picker_hidden=4, state_size=5, **attention)
+    network = Network(replace(model, initial_pick_probability=0.001), len(data.vocabulary), pretrained=False).eval()
+    config = replace(
+        CONFIG,
+        reward=replace(CONFIG.reward, penalty=-3.0, min_picks=1, max_picks_floor=6),
+        reinforcement=replace(CONFIG.reinforcement, baseline="others"),
+    )
+    clips, generator = torch.tensor([0, 1]), torch.Generator().manual_seed(1)
+    loss, picked, figures = policy_loss(
+        network.picknet, Environment.of(network, data), config, clips, 6, generator, samples=2
+    )
+    # The middles of six frames and of four.
+    assert [row.nonzero().flatten().tolist() for row in picked] == [[3], [3], [2], [2]]
+    assert (figures["reward"].item(), figures["picks"].item()) == (-3.0, 0.0)
+    assert loss.item() == 0
 
 
 def test_a_single_sample_has_the_greedy_baseline(prepared):
@@ -864,8 +992,70 @@ def test_runs_of_folds_judge_the_clips_that_they_were_validated_on(data, finishe
     assert [row["stage"] for row in rows_of(tmp_path / "judged")] == ["reinforcement"]
     origin = json.loads((tmp_path / "judged" / "origin.json").read_text())
     assert origin["judges"] == ", ".join(map(str, folds))
-    with pytest.raises(BadRun, match="whole: was not validated on any clip of this training split"):
+    expected = "whole/model: is to judge none of the clips of this training split; leave it out"
+    with pytest.raises(BadRun, match=expected):
         train(config, data=data, out=tmp_path / "refused", judges=[finished], start=start, cache=cache)
+
+
+def test_a_judge_is_a_run_of_a_fold_or_a_model_for_a_whole_data_set(finished, tmp_path):
+    run = JudgeRun.read(str(finished))
+    assert run == JudgeRun(finished / "model", frozenset({"clip6", "clip7", "clip8"}), None)
+    named = JudgeRun.read(f"{finished}=msrvtt")
+    assert named == JudgeRun(finished / "model", frozenset(), "msrvtt")
+    assert JudgeRun.read("msvd=msrvtt").model == SHIPPED / "msvd"
+    with pytest.raises(BadRun, match=r"nowhere: not a run folder with a model, so it cannot be a judge"):
+        JudgeRun.read(str(tmp_path / "nowhere"))
+    with pytest.raises(BadModel, match="nowhere"):
+        JudgeRun.read(f"{tmp_path / 'nowhere'}=msrvtt")
+
+    def judges(judge, name, dataset="msvd"):
+        return judge.judges(Clip(name, Path("x.mp4"), ("a box",)), Split(dataset, "train", (), ()))
+
+    # Names begin with their data set where there are several.
+    assert judges(run, "clip6")
+    assert judges(run, "msvd/clip7")
+    assert not judges(run, "msrvtt/clip7")
+    assert not judges(run, "clip1")
+    assert judges(named, "msrvtt/clip1")
+    assert not judges(named, "msvd/clip1")
+    assert judges(named, "clip1", dataset="msrvtt")
+    assert not judges(named, "clip1")
+
+
+FILMS = parse_config(
+    to_toml(CONFIG),
+    [
+        "model.picker=rate", "supervision.epochs=0", "adaptation.epochs=0", "reinforcement.epochs=2",
+        "reinforcement.baseline=others", "reinforcement.films=2", "reinforcement.film_frames=16",
+    ],
+)  # fmt: skip
+
+
+def test_a_policy_is_trained_on_films_with_a_model_as_its_judge(data, finished, tmp_path):
+    cache, start = finished.parent / "feature-cache", finished / "model"
+    for out in (tmp_path / "one", tmp_path / "two"):
+        train(FILMS, data=data, out=out, judges=[f"{start}=folder"], start=start, cache=cache, device="cpu")
+    rows = rows_of(tmp_path / "one")
+    assert [row["stage"] for row in rows] == ["reinforcement"] * 2
+    for row in rows:
+        assert 0 <= float(row["val_found"]) <= 100
+        assert float(row["val_event_picks"]) > 0
+        assert row["val_cider"]
+    assert rows == rows_of(tmp_path / "two")
+    assert weights_of(tmp_path / "one") == weights_of(tmp_path / "two")
+    before, after = model_tensors(finished), model_tensors(tmp_path / "one")
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items() if not name.startswith("picknet."))
+    assert all(not row["val_found"] for row in rows_of(finished))  # not measured without films
+
+
+def test_a_policy_alone_is_trained_without_new_words(clips, finished, tmp_path):
+    own = tmp_path / "own"
+    shutil.copytree(clips / "videos", own / "videos")
+    rows = (clips / "captions.jsonl").read_text().replace("blinks", "twinkles")
+    (own / "captions.jsonl").write_text(rows)
+    train(FILMS, data=(DataFolder("folder", own),), out=tmp_path / "run", start=finished / "model", device="cpu")
+    before, after = (Vocabulary.load(run / "model" / "words.txt").words for run in (finished, tmp_path / "run"))
+    assert after == before
 
 
 def test_an_epoch_outside_the_limits_on_picks_scores_lower_than_any_inside(prepared):

@@ -115,8 +115,8 @@ class ClipBatch:
 def clip_batches(split: FeatureSplit, batch_size: int, order: np.random.Generator) -> Iterator[ClipBatch]:
     """Every clip once, in random order."""
     clips = order.permutation(len(split.clips))
-    for start in range(0, len(clips), batch_size):
-        yield ClipBatch(torch.from_numpy(clips[start : start + batch_size]).to(split.counts.device))
+    for part in torch.split(torch.from_numpy(clips).to(split.counts.device), batch_size):
+        yield ClipBatch(part)
 
 
 @dataclass(frozen=True)
@@ -176,17 +176,20 @@ def caption_batches(
     starts = np.flatnonzero(place % stage.captions_per_video == 0)
     groups = np.split(sorted_captions, starts[1:])
     groups = [groups[i] for i in np.argsort(np.maximum.reduceat(noisy_lengths[sorted_captions], starts), kind="stable")]
-    clips = data.owners[[group[0] for group in groups]]
+    captions, sizes = np.concatenate(groups), [len(group) for group in groups]
+    firsts = np.cumsum([0, *sizes])
+    clips, group_of_caption = data.owners[captions[firsts[:-1]]], np.repeat(np.arange(len(groups)), sizes)
     num_frames = _num_frames(data, stage, clips, order)
-    for start, end in order.permutation(_batch_bounds(data, stage, num_frames)):
-        captions = np.concatenate(groups[start:end])
-        length = int(data.lengths[captions].max())
-        clip_of_caption = np.repeat(np.arange(end - start), [len(group) for group in groups[start:end]])
+    # All at once, since a copy to the device waits for it.
+    on_device = [torch.from_numpy(part).to(data.device) for part in (captions, clips, num_frames, group_of_caption)]
+    for start, end in order.permutation(_batch_bounds(data, stage, num_frames)).tolist():
+        own = slice(firsts[start], firsts[end])
+        length = int(data.lengths[captions[own]].max())
         yield CaptionBatch(
-            captions=torch.from_numpy(captions).to(data.device),
-            clips=torch.from_numpy(clips[start:end]).to(data.device),
-            num_frames=torch.from_numpy(num_frames[start:end]).to(data.device),
-            clip_of_caption=torch.from_numpy(clip_of_caption).to(data.device),
+            captions=on_device[0][own],
+            clips=on_device[1][start:end],
+            num_frames=on_device[2][start:end],
+            clip_of_caption=on_device[3][own] - start,
             length=length,
             feed_back=tuple((order.random(length) >= teacher).tolist()),  # one draw per time step
             frame_capacity=stage.frames_per_batch if isinstance(stage, SupervisionConfig) else 0,

@@ -375,7 +375,7 @@ def _pictures(
         x = scale * across - wide("turn") * down + (wide("shift_x") + waves) * 2 / side
         y = scale * down + wide("turn") * across + (wide("shift_y") + 0.5 * waves) * 2 / side
         grid = torch.stack([x.expand(-1, side, side), y.expand(-1, side, side)], dim=-1)
-        pictures = functional.grid_sample(pictures, grid, padding_mode="reflection", align_corners=False)
+        pictures = functional.grid_sample(pictures, grid, padding_mode="reflection", align_corners=True)
     blurred = functional.avg_pool2d(functional.pad(pictures, (4, 4, 4, 4), mode="reflect"), 9, stride=1)
     pictures = (pictures + p["blur"].clamp(0, 1)[:, None, None, None] * (blurred - pictures))[:, 0]
 

@@ -19,8 +19,10 @@ from picknet.training.batches import Data, cider_of, first_words
 from picknet.training.export import load_network
 from picknet.training.features import FeatureSplit, PixelSplit, extract_features
 from picknet.training.network import Decoder, Encoder, Network
-from picknet.training.rewards import language_reward
 from picknet.training.runs import BadRun
+
+MAX_SCORES = 200_000
+"""Scores of captions that an environment keeps."""
 
 
 class Judge(NamedTuple):
@@ -60,21 +62,44 @@ class Environment:
     @torch.no_grad()
     def language_rewards(self, clips: Tensor, picked: Tensor, *, max_words: int) -> Tensor:
         """r_l of greedy captions, each in its clip's style. clips: (batch,), picked: (batch, frames) -> (batch,)"""
+        if len(self.judges) == 1:
+            return self._rewards_by(0, clips, picked, max_words)
         rewards = torch.zeros(len(clips), device=clips.device)
-        for number, judge in enumerate(self.judges):
+        for number in range(len(self.judges)):
             rows = (self.judge_of[clips] == number).nonzero()[:, 0]
-            if not len(rows):
-                continue
-            features, counts = self.train.picked_features(None, clips[rows], picked[rows])
-            words = judge.decoder.write(
-                judge.encoder(features, counts),
-                max_words=max_words,
-                first_words=first_words(self.train, clips[rows], judge.vocabulary),
-                never_written=judge.vocabulary.never_written,
-            )
-            names = [self.train.clips[i].name for i in clips[rows].tolist()]
-            rewards[rows] = language_reward(self.cider, judge.vocabulary, names, words)
+            if len(rows):
+                rewards[rows] = self._rewards_by(number, clips[rows], picked[rows], max_words)
         return rewards
+
+    def _rewards_by(self, number: int, clips: Tensor, picked: Tensor, max_words: int) -> Tensor:
+        judge = self.judges[number]
+        words = judge.decoder.write(
+            judge.encoder(*self.train.picked_features(None, clips, picked)),
+            max_words=max_words,
+            first_words=self._first_words[number][clips],
+            never_written=judge.vocabulary.never_written,
+        )
+        captions = [
+            (clip, judge.vocabulary.decode(ids)) for clip, *ids in torch.cat([clips[:, None], words], dim=1).tolist()
+        ]
+        if len(self._scores) > MAX_SCORES:
+            self._scores.clear()
+        new = [caption for caption in dict.fromkeys(captions) if caption not in self._scores]
+        if new:
+            names, sentences = [self.train.clips[clip].name for clip, _ in new], [text.split() for _, text in new]
+            self._scores.update(zip(new, self.cider.scores(names, sentences).tolist(), strict=True))
+        return torch.tensor([self._scores[caption] for caption in captions], device=clips.device)
+
+    @cached_property
+    def _scores(self) -> dict[tuple[int, str], float]:
+        """CIDEr of captions so far, by clip and caption: most come again and again."""
+        return {}
+
+    @cached_property
+    def _first_words(self) -> list[Tensor]:
+        """For each judge, the word that captions of each clip begin with: (clips,)"""
+        every = torch.arange(len(self.train.clips), device=self.train.counts.device)
+        return [first_words(self.train, every, judge.vocabulary) for judge in self.judges]
 
 
 class JudgeRun(NamedTuple):

@@ -100,7 +100,7 @@ class Learner:
                 torch._foreach_lerp_(averaged, trained, 1 - decay)
         self.steps += 1
         for key, value in figures.items():
-            self._sums[key] = self._sums.get(key, torch.zeros_like(value)) + value
+            self._sums[key] = self._sums[key] + value if key in self._sums else value
 
     def means(self) -> dict[str, float]:
         return {key: float(total) / (self.steps - self._first_step) for key, total in self._sums.items()}
@@ -116,7 +116,7 @@ class Learner:
                 share = len(part) / len(batch)
                 torch.autograd.backward(loss * share)
                 for key, value in measured.items():
-                    figures[key] = figures.get(key, torch.zeros_like(value)) + value * share
+                    figures[key] = figures[key] + value * share if key in figures else value * share
         except torch.OutOfMemoryError:
             return None  # the tensors of this call are only freed once it has returned
         return figures

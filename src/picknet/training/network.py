@@ -5,6 +5,7 @@ from these modules, and its weights files use their parameter names.
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,9 @@ from picknet.config import ModelConfig
 from picknet.text import BOS, EOS, NEVER_WRITTEN, PAD
 from picknet.training.cnn import CNN
 from picknet.training.policies import PickNet, RatePickNet
+
+WORDS_AT_ONCE = 4
+"""Words of greedy captions that are written before a check whether all captions have ended."""
 
 
 class LSTMState(NamedTuple):
@@ -202,16 +206,16 @@ class Decoder(nn.Module):
         """
         video, *cells = memory
         context = self.from_video(video)
-        inputs = self.from_word(self.dropout(self.embed(words)))
+        inputs = self.from_word(self.dropout(self.embed(words))) + context[:, None]
         state = torch.zeros_like(video)
         states = []
-        for t in range(words.shape[1]):
-            word_input = inputs[:, t]
+        # Unbound rather than indexed: the gradient of each inputs[:, t] would have the size of all inputs.
+        for t, given in enumerate(inputs.unbind(1)):
             if t > 0 and feed_back and feed_back[t]:
                 with torch.no_grad():
                     likeliest = self._likeliest(state, cells, never_written)
-                word_input = self.from_word(self.dropout(self.embed(likeliest)))
-            state = self._cell(word_input + context, state)
+                given = self.from_word(self.dropout(self.embed(likeliest))) + context
+            state = self._cell(given, state)
             states.append(state)
         return self._logits(torch.stack(states, dim=1), *cells)
 
@@ -235,20 +239,20 @@ class Decoder(nn.Module):
         word = torch.full((len(video),), BOS, device=video.device) if first_words is None else first_words
         finished = torch.zeros(len(video), dtype=torch.bool, device=video.device)
         words = []
-        for _ in range(max_words):
+        for number in range(1, max_words + 1):
             state = self._cell(self.from_word(self.embed(word)) + context, state)
-            word = torch.where(finished, PAD, self._likeliest(state, cells, never_written))
+            word = self._likeliest(state, cells, never_written).masked_fill(finished, PAD)
             finished = finished | (word == EOS)
             words.append(word)
-            if finished.all():
+            if number % WORDS_AT_ONCE == 0 and finished.all():  # waits for the device, so not after every word
                 break
         return torch.stack(words, dim=1)
 
     def _likeliest(self, state: Tensor, cells: Sequence[Tensor], never_written: Sequence[int]) -> Tensor:
         """state: (batch, S) -> the likeliest next words that may be written: (batch,)"""
         logits = self._logits(state[:, None], *cells)[:, 0]
-        logits[:, list(never_written)] = -torch.inf
-        return logits.argmax(-1)
+        barred = _barred(tuple(never_written), logits.shape[-1], logits.device)
+        return logits.masked_fill_(barred, -torch.inf).argmax(-1)
 
     def _logits(self, states: Tensor, keys: Tensor, values: Tensor, present: Tensor | None = None) -> Tensor:
         """states p: (batch, length, S) -> (batch, length, words)"""
@@ -258,11 +262,18 @@ class Decoder(nn.Module):
         return nn.functional.linear(logits, self.embed.weight) if self.tied else logits
 
     def _cell(self, inputs: Tensor, state: Tensor) -> Tensor:
-        z_input, r_input, p_input = inputs.chunk(3, dim=-1)
-        z_state, r_state = self.gates_from_state(state).chunk(2, dim=-1)
-        z, r = torch.sigmoid(z_input + z_state), torch.sigmoid(r_input + r_state)
+        gate_inputs, p_input = inputs.split_with_sizes([2 * self.size, self.size], dim=-1)
+        z, r = torch.sigmoid(gate_inputs + self.gates_from_state(state)).chunk(2, dim=-1)
         candidate = torch.tanh(p_input + self.from_state(r * state))
-        return (1 - z) * state + z * candidate
+        return torch.lerp(state, candidate, z)  # (1 − z) p + z p̃
+
+
+@lru_cache(maxsize=16)
+def _barred(never_written: tuple[int, ...], num_words: int, device: torch.device) -> Tensor:
+    """-> (words,) bool: the words that are never written. Kept, since a copy to the device waits for it."""
+    barred = torch.zeros(num_words, dtype=torch.bool)
+    barred[list(never_written)] = True
+    return barred.to(device)
 
 
 def _initialise(*gates: Tensor, size: int) -> None:

@@ -62,35 +62,63 @@ class PickNet(nn.Module):
         return self._logits(self._embed(glances), self._embed(templates))
 
     def walk(
-        self, glances: Tensor, counts: Tensor, *, samples: int = 1, generator: torch.Generator | None = None
+        self,
+        glances: Tensor,
+        counts: Tensor,
+        *,
+        samples: int = 1,
+        generator: torch.Generator | None = None,
+        and_greedy: bool = False,
     ) -> Walk:
         """Decide frame by frame over whole clips: sampled if a generator is given, otherwise as in inference.
 
         glances: (batch, frames, 56, 56) uint8; counts: (batch,) number of frames of each clip, the rest is padding.
         Every clip is walked `samples` times; the walks of one clip are consecutive rows of the result.
+        and_greedy: a walk of every clip as in inference is appended to `picked`, but not to `log_probabilities`.
         """
         # Embed every glance once, not once for each comparison.
-        embedded = self._embed(glances.flatten(0, 1)).view(*glances.shape[:2], -1).repeat_interleave(samples, dim=0)
-        counts = counts.repeat_interleave(samples)
-        template, gap = embedded[:, 0], torch.ones(len(embedded), device=embedded.device)
-        picks, log_probabilities = [], []
-        for t in range(embedded.shape[1]):
-            log_policy = self._logits(embedded[:, t], template).log_softmax(-1)
-            probability = log_policy[:, PICK].exp()
-            if generator is None:
-                pick = probability > self.threshold
-            else:
-                pick = probability > torch.rand(len(embedded), generator=generator, device=embedded.device)
-            present = t < counts
-            # The first frame is always picked, and a frame `max_gap` after the last pick.
-            forced = gap >= (self.max_gap if t else 0)
-            pick = (pick | forced) & present
-            action = torch.where(pick, log_policy[:, PICK], log_policy[:, DROP])
-            log_probabilities.append(torch.where(present & ~forced, action, 0.0))
+        embedded = self._embed(glances.flatten(0, 1)).view(*glances.shape[:2], -1)
+        rows, row_counts = embedded.repeat_interleave(samples, dim=0), counts.repeat_interleave(samples)
+        with torch.no_grad():
+            walked, walked_counts = rows, row_counts
+            if and_greedy:
+                walked, walked_counts = torch.cat([rows, embedded]), torch.cat([row_counts, counts])
+            thresholds = torch.full((glances.shape[1], len(walked)), self.threshold, device=glances.device)
+            if generator is not None:
+                for chances in thresholds[:, : len(rows)]:
+                    chances.uniform_(generator=generator)
+            picked = self._decide(walked, walked_counts, thresholds)
+        return Walk(picked, self._log_probabilities(rows, row_counts, picked[: len(rows)]))
+
+    def _decide(self, embedded: Tensor, counts: Tensor, thresholds: Tensor) -> Tensor:
+        """embedded: (walks, frames, hidden), counts: (walks,), thresholds of the probability: (frames, walks)
+        -> picked: (walks, frames)"""
+        numbers = torch.arange(len(thresholds), device=counts.device)
+        absent = numbers[:, None] >= counts
+        thresholds = thresholds.masked_fill(absent, math.inf)
+        thresholds[0].fill_(-math.inf)  # the first frame is always picked
+        template, last, picks = embedded[:, 0], torch.zeros_like(counts), []
+        for t in range(len(thresholds)):
+            pick = self._logits(embedded[:, t], template).softmax(-1)[:, PICK] > thresholds[t]
+            if self.max_gap < math.inf:
+                pick = pick | ((t - last >= self.max_gap) & ~absent[t])
+                last = torch.where(pick, numbers[t], last)
             template = torch.where(pick[:, None], embedded[:, t], template)
-            gap = torch.where(pick, 0, gap) + 1
             picks.append(pick)
-        return Walk(torch.stack(picks, dim=1), torch.stack(log_probabilities, dim=1))
+        return torch.stack(picks, dim=1)
+
+    def _log_probabilities(self, embedded: Tensor, counts: Tensor, picked: Tensor) -> Tensor:
+        """embedded: (walks, frames, hidden), counts: (walks,), picked: (walks, frames) -> (walks, frames)
+
+        All decisions of the walks again, at once, so that gradients need few operations.
+        """
+        numbers = torch.arange(picked.shape[1], device=picked.device)
+        last = nn.functional.pad((numbers * picked).cummax(1).values[:, :-1], (1, 0))  # the pick before each frame
+        rows = torch.arange(len(picked), device=picked.device)[:, None]
+        log_policy = self._logits(embedded, embedded[rows, last]).log_softmax(-1)
+        action = torch.where(picked, log_policy[..., PICK], log_policy[..., DROP])
+        forced = (numbers == 0) | (numbers - last >= self.max_gap)
+        return action.masked_fill(forced | (numbers >= counts[:, None]), 0.0)
 
     def _embed(self, glances: Tensor) -> Tensor:
         # W₁(g − g̃) = W₁g − W₁g̃
@@ -146,15 +174,22 @@ class RatePickNet(nn.Module):
         *,
         samples: int = 1,
         generator: torch.Generator | None = None,
+        and_greedy: bool = False,
         rate: float = 1.0,
         spread: bool = True,
     ) -> Walk:
         """Decide frame by frame over whole clips: sampled if a generator is given, otherwise as in inference.
 
         glances: (batch, frames, 56, 56) uint8; counts: (batch,) number of frames of each clip, the rest is padding.
-        Every clip is walked `samples` times; the walks of one clip are consecutive rows of the result. rate,
-        spread: of inference, see `RatePicker`.
+        Every clip is walked `samples` times; the walks of one clip are consecutive rows of the result.
+        and_greedy: a walk of every clip as in inference is appended to `picked`, but not to `log_probabilities`.
+        rate, spread: of inference, see `RatePicker`.
         """
+        if and_greedy:
+            sampled = self.walk(glances, counts, samples=samples, generator=generator)
+            with torch.no_grad():
+                greedy = self.walk(glances, counts, rate=rate, spread=spread)
+            return Walk(torch.cat([sampled.picked, greedy.picked]), sampled.log_probabilities)
         batch, frames = glances.shape[:2]
         previous = torch.cat([glances[:, :1], glances[:, :-1]], dim=1)
         seen = self._seen(glances.flatten(0, 1), previous.flatten(0, 1))
@@ -230,7 +265,8 @@ class RatePickNet(nn.Module):
                 4 * (power[:, 0] / OUTLINE_SIZE + 1e-8).sqrt(),
                 10 * (now[:, :, 1:] - now[:, :, :-1]).abs().mean((1, 2)),
                 torch.log(size + 1 / 255) + 3,
-                (change.abs() > 12 / 255).to(now.dtype).mean((1, 2)),
+                # More than 12 grey values; half a value more, so that rounding decides nothing.
+                (change.abs() > 12.5 / 255).to(now.dtype).mean((1, 2)),
             ],
             dim=1,
         )

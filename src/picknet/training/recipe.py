@@ -152,6 +152,8 @@ def _find_device(name: str) -> torch.device:
 def _configure_torch() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS is not deterministic
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # By default deterministic algorithms also fill every new tensor with NaN, to find bugs: an operation for each.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_float32_matmul_precision("high")  # TF32 on a GPU
     warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
 

@@ -37,7 +37,7 @@ def cosine_diversity(features: Tensor, picked: Tensor) -> Tensor:
     # ‖Σu‖² contains the cosine of every pair twice, and that of every feature with itself once.
     twice_cosines = directions.sum(1).square().sum(-1) - count
     pairs = count * (count - 1)
-    return torch.where(count > 1, 1 - twice_cosines / pairs.clamp(min=1), 0.0)
+    return (1 - twice_cosines / pairs.clamp(min=1)).masked_fill(count < 2, 0.0)
 
 
 def visual_diversity(config: RewardConfig) -> Callable[[Tensor, Tensor], Tensor]:
@@ -58,4 +58,4 @@ def total_reward(
     """r: λ_l r_l + λ_v r_v − the price of the picks within the limits, R⁻ outside. All (batch,)"""
     reward = config.language_weight * language + config.diversity_weight * diversity - config.price * num_picks
     allowed = (config.min_picks <= num_picks) & (num_picks <= most_picks)
-    return torch.where(allowed, reward, config.penalty)
+    return reward.masked_fill(~allowed, config.penalty)

@@ -36,6 +36,12 @@ SAVE_SECONDS = 20.0
 """Minimum time between two checkpoints of a stage. An epoch that is repeated gives the same result, so an older
 checkpoint only costs time."""
 
+SAVING_SHARE = 0.03
+"""Where writing is slow, checkpoints are written less often, so that they take about this share of the time."""
+
+LONGEST_PAUSE = 6
+"""But at least every so many `SAVE_SECONDS`."""
+
 METRICS = (
     "stage", "epoch", "loss", "reward", "language", "diversity", "picks", "val_cider", "val_picks", "val_found",
     "val_event_picks", "seconds",
@@ -94,7 +100,7 @@ class Run:
         if not progress.best:
             # The initial weights are a candidate as well: training may make them worse.
             progress = progress.with_best(0, validate(validated), weights)
-        saved_at = time.monotonic()
+        saved_at, pause = time.monotonic(), SAVE_SECONDS
         for epoch in range(progress.epochs, stage.epochs):
             # All randomness of an epoch depends on (seed, stage, epoch) only, so a resumed run draws the same numbers.
             seed = np.random.SeedSequence([self.config.seed, STAGES.index(name), epoch])
@@ -124,9 +130,11 @@ class Run:
             figures |= {key: value for key, value in validated_figures.items() if key in METRICS}
             figures["seconds"] = time.monotonic() - started_at
             self._log(name, epoch + 1, figures)
-            if epoch + 1 == stage.epochs or time.monotonic() - saved_at > SAVE_SECONDS:
+            if epoch + 1 == stage.epochs or time.monotonic() - saved_at > pause:
+                saving_since = time.monotonic()
                 self._save(name, progress, weights)
                 saved_at = time.monotonic()
+                pause = pause_after(saved_at - saving_since)
             self.progress.on_epoch(name, epoch + 1, stage.epochs, figures | {"best_epoch": progress.best_epoch})
         network.load_state_dict(progress.best, strict=False)
         network.eval()
@@ -259,6 +267,11 @@ def claim(
     if changed:
         listed = ", ".join(f"{key}: {stored.get(key)}, now {origin[key]}" for key in changed)
         raise BadRun(f"{folder}: was started differently ({listed}); repeat the same command with --resume")
+
+
+def pause_after(saving_seconds: float) -> float:
+    """Seconds until the next checkpoint, after one that took `saving_seconds` to write."""
+    return min(max(SAVE_SECONDS, saving_seconds / SAVING_SHARE), LONGEST_PAUSE * SAVE_SECONDS)
 
 
 def checkpoint(folder: Path, stage: str, which: Checkpoint) -> Path:

@@ -128,7 +128,9 @@ def cross_entropy(
     label_smoothing: float,
 ) -> Tensor:
     """L_X, the mean over words. Each clip of the batch is encoded once for all of its captions."""
-    memory = network.encoder(features, counts).of(batch.clip_of_caption)
+    memory = network.encoder(features, counts)
+    if len(batch.captions) > len(batch.clips):  # otherwise each clip has one caption, in the same order
+        memory = memory.of(batch.clip_of_caption)
     words = data.words[batch.captions, : batch.length + 1]
     logits = network.decoder(
         memory, words[:, :-1], feed_back=batch.feed_back, never_written=data.vocabulary.never_written
@@ -152,18 +154,22 @@ def policy_loss(
 
     The baseline b is the reward of the greedy picks (self-critical, as in the paper), or the mean reward of the clip's
     other samples. clips: (batch,) -> the loss, the sampled picks: (batch × samples, frames), and figures to log
+
+    A sample without a pick has the reward of too few picks, R⁻; a captioner gets the middle frame for it.
     """
     glances, counts = environment.train.glances[clips], environment.train.counts[clips]
-    sampled = picknet.walk(glances, counts, samples=samples, generator=generator)
     greedy_baseline = config.reinforcement.baseline == "greedy" or samples == 1  # a single sample has no others
+    picked, log_probabilities = picknet.walk(
+        glances, counts, samples=samples, generator=generator, and_greedy=greedy_baseline
+    )
     with torch.no_grad():
-        rewarded, picked = clips.repeat_interleave(samples), sampled.picked
-        if greedy_baseline:
-            rewarded = torch.cat([rewarded, clips])
-            picked = torch.cat([picked, picknet.walk(glances, counts).picked])
+        rewarded, num_picks = clips.repeat_interleave(samples), picked.sum(1)
+        middles = evenly(counts, glances.shape[1], 1).repeat_interleave(samples, dim=0)
+        if greedy_baseline:  # the greedy walks have picks, and come last
+            rewarded, middles = torch.cat([rewarded, clips]), torch.cat([middles, picked[len(middles) :]])
+        picked = torch.where(num_picks[:, None] > 0, picked, middles)
         language = environment.language_rewards(rewarded, picked, max_words=config.text.max_words)
         diversity = visual_diversity(config.reward)(environment.pooled[rewarded].float(), picked)
-        num_picks = picked.sum(1)
         reward = total_reward(
             config.reward, language=language, diversity=diversity, num_picks=num_picks, most_picks=most_picks
         )
@@ -172,8 +178,8 @@ def policy_loss(
             advantage = sample_reward - reward[len(sample_reward) :].repeat_interleave(samples)
         else:
             advantage = leave_one_out(sample_reward.view(-1, samples)).flatten()
-    loss = -(advantage * sampled.log_probabilities.sum(1)).mean()
-    return loss, sampled.picked, {
+    loss = -(advantage * log_probabilities.sum(1)).mean()
+    return loss, picked[: len(sample_reward)], {
         "reward": sample_reward.mean(),
         "language": language[: len(sample_reward)].mean(),
         "diversity": diversity[: len(sample_reward)].mean(),

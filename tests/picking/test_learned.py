@@ -1,0 +1,225 @@
+"""RatePicker: positions worked out by hand for policies that are written by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from picknet.config import ModelConfig
+from picknet.model.graphs import signatures
+from picknet.picking.learned import (
+    CODE_SIZE,
+    FIRST_CHARGE,
+    LEAST_RATE,
+    LEAST_WAIT,
+    MOST_RATE,
+    NUM_PICKED,
+    NUM_RECENT,
+    OUTLINE_SIZE,
+    PATIENCE,
+    RULED_OUT,
+    SPREAD,
+    STATE_SIZE,
+    PickNetPicker,
+    RatePicker,
+    learned_picker,
+)
+from picknet.picking.picker import BadPicker, looks_ahead, planned
+from picknet.video.frame import GLANCE_SIZE, Frame
+
+RULED_OUT_LOGIT = -10.0
+
+
+def frames_of(values):
+    for index, value in enumerate(values):
+        pixels = np.full((GLANCE_SIZE, GLANCE_SIZE, 3), value, np.uint8)
+        yield Frame.from_pixels(pixels, index=index, seconds=index / 2)
+
+
+class Stub:
+    """A policy whose rate is a hundredth of the grey value: 22 charges by 0.22. A black frame is ruled out,
+    as are grey values below 8, whose logit is below −3.
+
+    Every value of a frame's embedding is its grey value, and the state counts the frames.
+    """
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, inputs):
+        self.asked.append(dict(inputs))
+        grey = float(inputs["glances"].mean())
+        # The logit of p = 1 − 2^−rate.
+        logit = math.log(2 ** (grey / 100) - 1) if grey else RULED_OUT_LOGIT
+        return {
+            "logits": np.array([logit], np.float32),
+            "embeddings": np.full((1, OUTLINE_SIZE + CODE_SIZE), grey, np.float32),
+            "next_state": inputs["state"] + 1,
+        }
+
+
+def picks(values, **settings):
+    return [pick.index for _, pick in RatePicker(Stub(), **settings).pick(frames_of(values))]
+
+
+def test_a_constant_probability_gives_a_stride_from_half_a_stride_on():
+    # 0.5 + 0.22 n is above 1, 2, 3, 4, 5 with frames 2, 6, 11, 15 and 20.
+    assert (FIRST_CHARGE, LEAST_WAIT) == (0.5, 3)
+    assert picks([22] * 24) == [2, 6, 11, 15, 20]
+    # p = ½ is a rate of 1: always full, so every third frame is picked.
+    assert picks([100] * 7) == [2, 5]
+
+
+def test_twice_the_rate_is_half_the_stride():
+    # 0.5 + 0.11 n is above 1, 2, 3 with frames 4, 13 and 22.
+    assert picks([11] * 24) == [4, 13, 22]
+    assert picks([11] * 24, rate=2) == picks([22] * 24) == [2, 6, 11, 15, 20]
+    assert picks([22] * 24, rate=0.5) == [4, 13, 22]
+
+
+def test_no_more_than_the_first_charge_is_left_after_a_pick():
+    # Frames 0 and 1 charge by 2.5 each. With 5.72 − 1 left, frames 5, 8 and 11 would follow; with 0.5, the next pick is as
+    # far away as from the start: 0.5 + 0.12 · 5 is above 1 with frame 7.
+    assert picks([250, 250, 22, *[12] * 9]) == [2, 7]
+
+
+def test_a_frame_that_fills_the_charge_is_picked_at_once():
+    assert picks([10, 10, 10, 10, 70, 10, 10]) == [4]
+
+
+def test_spread_picks_follow_the_average_of_the_rate():
+    # By hand for the first frames: the mean of a rate of 0.24 is 0.02 after one frame, 0.02 + 0.22 / 12 after two, …
+    assert (SPREAD, LEAST_RATE, MOST_RATE) == (12, 0.03, 0.5)
+    mean, charge, expected = 0.0, 0.5, []
+    for t in range(30):
+        mean += (0.24 - mean) / 12
+        charge += mean + 0.03
+        if charge >= 1:
+            expected.append(t)
+            charge -= 1
+    assert mean > 0.22
+    assert expected[0] == 5  # 0.5 + 6 · 0.03 + 0.02 + 0.0383 + 0.0551 + 0.0705 + 0.0847 + 0.0976 = 1.0462
+    assert picks([24] * 30, spread=True) == expected
+
+
+def test_a_single_frame_counts_little_among_spread_picks():
+    # A rate of 2.5 counts as 0.5, and adds a twelfth of it to the mean.
+    assert picks([250] * 30, spread=True) == picks([50] * 30, spread=True)
+    assert picks([9, 250, *[9] * 28], spread=True) == picks([9, 50, *[9] * 28], spread=True)
+
+
+def test_a_still_clip_is_picked_twice():
+    # 0.5 + 0.03 a frame is above 1 with frame 16. Black frames are ruled out, but not for ever.
+    assert picks([0] * 30, spread=True) == [16 + PATIENCE]
+    assert len(picks([8] * 24 + [0] * 6, spread=True)) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([30, 30, 0, 30, 30, 30], [3]),  # full with frame 1, but too soon; frame 2 is black
+        ([30, 30, 0, 0, 30, 30], [4]),
+        ([30, 30, 0, 0, 0, 0], [5]),  # after PATIENCE frames the picker takes what there is
+        ([0] * 30, [0]),  # a black video never charges: its likeliest frame, here the first of equals
+    ],
+)
+def test_a_frame_that_is_ruled_out_is_passed_over_for_a_while(values, expected):
+    assert PATIENCE == 3
+    assert RULED_OUT_LOGIT < RULED_OUT
+    assert picks(values) == expected
+
+
+def test_a_black_frame_hardly_charges():
+    # log₂(1 + e^−10) = 0.000065 for each of the black ones; after them 0.22 a frame: above 1 with frame 102.
+    assert picks([0] * 100 + [22] * 6) == [102]
+
+
+def test_a_video_that_ends_without_a_pick_gets_its_likeliest_frame():
+    assert picks([5, 9, 2]) == [1]
+    assert picks([5, 9, 9]) == [1]
+    assert picks([100]) == [0]  # full, but too soon
+    assert picks([9, 70, 30, 9, 9]) == [2]  # with a pick, no other
+    assert picks([]) == []
+
+
+def test_the_probability_is_the_policys_at_any_rate():
+    for settings in ({"rate": 1}, {"rate": 0.5}, {"rate": 4, "spread": True}):
+        (_, pick), *_ = RatePicker(Stub(), **settings).pick(frames_of([100] * 9))
+        assert pick.probability == pytest.approx(0.5, abs=1e-6)
+    ((_, pick),) = RatePicker(Stub(), rate=0.25).pick(frames_of([40, 10]))  # picked for want of a better one
+    assert (pick.index, pick.probability) == (0, pytest.approx(1 - 2**-0.4, abs=1e-6))
+
+
+def test_a_certain_frame_does_not_overflow():
+    def policy(inputs):
+        return Stub()(inputs) | {"logits": np.array([1e4], np.float32)}
+
+    found = [pick for _, pick in RatePicker(policy).pick(frames_of([9] * 4))]
+    assert [(pick.index, pick.probability) for pick in found] == [(2, 1.0)]
+
+
+def test_the_policy_is_told_of_the_last_frames_and_the_last_picks_newest_first():
+    policy = Stub()
+    values = [100, 101, 102, 103, 104, 105]
+    assert [pick.index for _, pick in RatePicker(policy).pick(frames_of(values))] == [2, 5]
+    for t, inputs in enumerate(policy.asked):
+        assert inputs["glances"].mean() == values[t]
+        assert inputs["previous"].mean() == values[max(t - 1, 0)]
+        assert (inputs["state"] == t).all()
+        assert inputs["recent"][0, :, 0].tolist() == ([*values[:t][::-1], 0, 0, 0, 0])[:NUM_RECENT]
+    # Frames since the last pick or the start, and whether there is a pick.
+    assert [inputs["clock"][0].tolist() for inputs in policy.asked] == [[1, 0], [2, 0], [3, 0], [1, 1], [2, 1], [3, 1]]
+    assert policy.asked[5]["picked"][0, :3, 7].tolist() == [102, 0, 0]
+    assert not policy.asked[1]["picked"].any()
+
+
+def test_the_memory_of_a_long_video_is_bounded():
+    policy = Stub()
+    assert len(list(RatePicker(policy).pick(frames_of([100] * 80)))) == 26 > NUM_PICKED
+    size = OUTLINE_SIZE + CODE_SIZE
+    sizes = {
+        "glances": (1, GLANCE_SIZE, GLANCE_SIZE),
+        "previous": (1, GLANCE_SIZE, GLANCE_SIZE),
+        "state": (1, STATE_SIZE),
+        "recent": (1, NUM_RECENT, size),
+        "picked": (1, NUM_PICKED, size),
+        "clock": (1, 2),
+    }
+    for inputs in policy.asked:
+        assert {name: array.shape for name, array in inputs.items()} == sizes
+        assert inputs["glances"].dtype == inputs["previous"].dtype == np.uint8
+
+
+def test_a_picker_may_be_used_for_one_video_after_the_other():
+    picker = RatePicker(Stub())
+    first, second = ([pick.index for _, pick in picker.pick(frames_of([22] * 24))] for _ in range(2))
+    assert first == second
+
+
+def test_a_picker_that_looks_has_no_plan_and_does_not_look_ahead():
+    assert planned(RatePicker(Stub()), 30) is None
+    assert not looks_ahead(RatePicker(Stub()))
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("kind", [RatePicker, PickNetPicker])
+def test_impossible_rates_are_refused(kind, rate):
+    possible = "more than 0 is possible; 1 is the model's own, 2 picks about twice as many"
+    with pytest.raises(BadPicker, match=rf"^rate is {rate}: {possible}$"):
+        kind(Stub(), rate=rate)
+
+
+def test_a_model_has_the_picker_it_was_trained_with():
+    assert isinstance(learned_picker(Stub(), ModelConfig(picker="rate")), RatePicker)
+    assert isinstance(learned_picker(Stub(), ModelConfig()), PickNetPicker)
+    turned = learned_picker(Stub(), ModelConfig(picker="rate"), rate=2)
+    assert [pick.index for _, pick in turned.pick(frames_of([11] * 24))] == [4, 10, 15, 19, 23]
+
+
+def test_the_sizes_of_the_graph_are_those_of_the_picker():
+    inputs, outputs = signatures(attention=False, picker="rate")["policy"]
+    size = OUTLINE_SIZE + CODE_SIZE
+    assert inputs["state"] == f"f32 n {STATE_SIZE}" == outputs["next_state"]
+    assert inputs["recent"] == f"f32 n {NUM_RECENT} {size}"
+    assert inputs["picked"] == f"f32 n {NUM_PICKED} {size}"
+    assert outputs["embeddings"] == f"f32 n {size}"
