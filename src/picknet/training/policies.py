@@ -250,9 +250,9 @@ class RatePickNet(nn.Module):
 
     def _seen(self, glances: Tensor, previous: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(n, 56, 56) uint8 -> outlines: (n, OUTLINE_SIZE), codes: (n, CODE_SIZE), measures: (n, NUM_MEASURES)"""
-        planes = _planes(glances)
-        changes = planes - _planes(previous)
-        now, change = planes[:, 0], changes[:, 0]
+        values, values_before = grey(glances), grey(previous)
+        changes = values - values_before
+        now, change = (part if part.dim() == 3 else part[:, 0] for part in (values, changes))
         side = math.isqrt(OUTLINE_SIZE)
         means = nn.functional.avg_pool2d(now[:, None], GLANCE_SIZE // side).flatten(1)
         centred = means - means.mean(1, keepdim=True)
@@ -270,7 +270,9 @@ class RatePickNet(nn.Module):
             ],
             dim=1,
         )
-        maps = torch.cat([planes - 0.5, 4 * changes], dim=1)
+        maps = torch.stack([values - 0.5, 4 * changes], dim=1)
+        if maps.dim() == 5:  # glances with channels
+            maps = maps.flatten(1, 2)
         for layer in self.look:
             maps = torch.relu(layer(maps))
         pooled = torch.cat([maps.mean(dim=(2, 3)), maps.amax(dim=(2, 3)), measures], dim=1)
@@ -297,11 +299,6 @@ class RatePickNet(nn.Module):
 def grey(glances: Tensor) -> Tensor:
     """uint8 values, grey or of another kind of glance, as floats from 0 to 1."""
     return glances.to(torch.float32) / 255
-
-
-def _planes(glances: Tensor) -> Tensor:
-    """uint8 (n, 56, 56) or (n, channels, 56, 56) -> floats from 0 to 1: (n, 1 or channels, 56, 56)"""
-    return grey(glances if glances.dim() == 4 else glances[:, None])
 
 
 def _differences(outlines: Tensor, others: Tensor) -> Tensor:
