@@ -33,7 +33,7 @@ def lively_glances(rng: np.random.Generator, *shape: int) -> NDArray[np.uint8]:
     *clips, frames = shape
     scenes = rng.integers(0, 256, (*clips, frames // 4 + 1, 7, 7))
     scenes = scenes.repeat(8, axis=-1).repeat(8, axis=-2).repeat(4, axis=-3)[..., :frames, :, :]
-    light = rng.random((*shape, 1, 1))
+    light = rng.uniform(0.4, 1, (*shape, 1, 1))
     return np.clip(scenes * light + rng.normal(0, 8, (*shape, GLANCE_SIZE, GLANCE_SIZE)), 0, 255).astype(np.uint8)
 
 

@@ -67,7 +67,12 @@ def frames():
 
 def changes():
     """A picker that picks whenever the picture changes: 0, 3, 6 and 9."""
-    return PickNetPicker(lambda glances, templates, *_: (glances != templates).any(axis=(1, 2)).astype(float))
+
+    def policy(inputs):
+        changed = bool((inputs["glances"] != inputs["templates"]).any())
+        return {"logits": np.array([[0.0, 40.0 if changed else -40.0]])}
+
+    return PickNetPicker(policy)
 
 
 def one_scene(frame):

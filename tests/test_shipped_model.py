@@ -1,15 +1,19 @@
 """The model that ships: small enough, and the same in PyTorch as in its graphs, on real clips."""
 
+import copy
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from policies import frames_of, lively_glances, random_inputs
 
 import picknet
 from picknet.model.folder import DEFAULT_MODEL, SHIPPED
 from picknet.training.export import load_network
 from picknet.video.file import Video
+from picknet.video.frame import Frame
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
@@ -49,33 +53,107 @@ CAPTIONS = {
     "UxhKb-zZoWE_0_15.mp4": "two men are wrestling",
     "_QJbjKkfdcs_52_57.mp4": "a man is playing a violin",
 }
-"""Of clips of MSVD. A new model has new sentences, which belong here once they have been read."""
+"""Of clips of MSVD, from four frames each. A new captioner has new sentences, which belong here once they have been
+read."""
 
 
-def test_the_sample_has_its_caption_timeline_and_stream(captioner):
-    caption = captioner.caption(SAMPLE)
-    assert caption.text == "a man is looking at the camera"
-    assert caption.confidence == pytest.approx(0.417, abs=0.02)
-    assert [pick.index for pick in caption.picks] == [2, 9, 16, 23]
-    assert [pick.seconds for pick in caption.picks] == pytest.approx([1.15, 4.4, 7.7, 10.95], abs=1e-3)
+def test_the_sample_has_its_caption(captioner):
+    caption = captioner.caption(SAMPLE, picker=picknet.UniformPicker(4))
+    assert caption.text == "a bird is eating"
+    assert caption.confidence == pytest.approx(0.289, abs=0.02)
+    assert [pick.index for pick in caption.picks] == [3, 11, 18, 26]
     assert (caption.frames_seen, caption.seconds) == (30, pytest.approx(14.0))
-    assert [(segment.start, segment.end, segment.text) for segment in captioner.timeline(SAMPLE)] == [
-        (0.0, 8.0, "a man is looking at the camera"),
-        (8.0, 14.0, "a bird is eating"),
-    ]
-    assert [update.text for update in captioner.stream(SAMPLE)] == [
-        "a polar bear is eating",
-        "a man is working on a machine",
-        "a man is talking",
-    ]
 
 
 def test_clips_of_msvd_have_their_captions(captioner):
     folder = SHARED / "msvd" / "videos"
     if not folder.is_dir():
         pytest.skip(f"needs MSVD's clips in {folder}")
-    found = {name: captioner.caption(folder / name).text for name in CAPTIONS}
+    picker = picknet.UniformPicker(4)
+    found = {name: captioner.caption(folder / name, picker=picker).text for name in CAPTIONS}
     assert found == CAPTIONS
+
+
+# --- The picker -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sampled(captioner):
+    """The 30 samples of the video in the repository."""
+    with Video(SAMPLE) as video:
+        return list(video.sample_evenly(count=captioner.config.video.num_frames))
+
+
+def indices(picker, frames):
+    return [pick.index for _, pick in picker.pick(frames)]
+
+
+def at(index, frame):
+    """The frame at another place."""
+    moved = copy.copy(frame)
+    moved.index = index
+    return moved
+
+
+def black(index):
+    return Frame.from_pixels(np.zeros((90, 160, 3), np.uint8), index=index, seconds=index / 2)
+
+
+def test_its_picks_are_the_same_every_time_and_have_probabilities(captioner, sampled):
+    first, again = (captioner.caption(SAMPLE).picks for _ in range(2))
+    assert first == again
+    assert [pick.index for pick in first] == indices(captioner.picker, sampled)
+    assert 2 <= len(first) <= 8
+    assert all(0 < pick.probability <= 1 for pick in first)
+
+
+def test_its_picks_depend_on_what_is_shown(captioner, sampled):
+    forwards = indices(captioner.picker, sampled)
+    backwards = [at(index, frame) for index, frame in enumerate(reversed(sampled))]
+    assert indices(captioner.picker, backwards) != forwards
+    # One frame again and again: hardly any picks.
+    still = [at(index, sampled[0]) for index in range(30)]
+    assert len(indices(captioner.picker, still)) < len(forwards)
+
+
+def test_it_does_not_pick_black_frames_where_there_are_better_ones(captioner, sampled):
+    for places in (range(5), range(10, 16), range(25, 30)):
+        frames = [black(frame.index) if frame.index in places else frame for frame in sampled]
+        assert not set(indices(captioner.picker, frames)) & set(places)
+
+
+def test_its_rate_is_a_dial(captioner, sampled):
+    counts = [len(indices(captioner.picker_at(rate), sampled)) for rate in (0.1, 0.5, 1.0, 2.0, 8.0)]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[2] < counts[4]
+    assert indices(captioner.picker_at(1.0), sampled) == indices(captioner.picker, sampled)
+
+
+def test_a_glance_and_the_policy_are_cheap(captioner, sampled):
+    # Well below 1 ms; five allow for a machine that is busy with other things.
+    list(captioner.picker.pick(sampled))
+    started = time.perf_counter()
+    for _ in range(5):
+        list(captioner.picker.pick(sampled))
+    assert (time.perf_counter() - started) / (5 * len(sampled)) < 0.005
+
+
+def test_its_policy_agrees_with_pytorch(captioner, network):
+    inputs = random_inputs(captioner.config.model, np.random.default_rng(0), 9)
+    with torch.inference_mode():
+        expected = network[0].picknet(*map(torch.from_numpy, inputs.values()))
+    found = captioner.runtime.policy(inputs)
+    for ours, theirs in zip(found.values(), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.0, 2.0])
+def test_the_picks_of_a_long_video_are_those_of_its_walk_in_pytorch(captioner, network, rate):
+    frames = frames_of(lively_glances(np.random.default_rng(8), 120))
+    glances = torch.from_numpy(np.stack([frame.glance() for frame in frames]))[None]
+    with torch.inference_mode():
+        walk = network[0].picknet.walk(glances, torch.tensor([120]), rate=rate)
+    assert indices(captioner.picker_at(rate), frames) == walk.picked[0].nonzero().flatten().tolist()
 
 
 @pytest.mark.parametrize("path", real_clips(), ids=lambda path: path.name)
@@ -93,19 +171,6 @@ def test_graphs_and_pytorch_pick_the_same_frames_and_write_the_same_words(path, 
     caption = captioner.caption(path, beam=1)
     assert [pick.index for pick in caption.picks] == [frame.index for frame in chosen]
     assert caption.text == vocabulary.decode(words[0].tolist())
-
-
-def test_its_policy_agrees_with_pytorch_although_a_blind_one_is_exported_without_convolutions(captioner, network):
-    picknet = network[0].picknet
-    rng = np.random.default_rng(0)
-    glances, templates = rng.integers(0, 256, (2, 9, 56, 56), dtype=np.uint8)
-    waits = np.linspace(0, 2, 9, dtype=np.float32)
-    with torch.inference_mode():
-        logits = picknet(torch.from_numpy(glances), torch.from_numpy(templates), torch.from_numpy(waits))
-    expected = logits.softmax(1)[:, 1].numpy()
-    assert captioner.runtime.policy(glances, templates, waits) == pytest.approx(expected, abs=1e-6)
-    if picknet.is_blind:
-        assert b"Conv" not in (FOLDER / "policy.onnx").read_bytes()
 
 
 def test_the_stream_of_a_file_ends_where_the_offline_caption_of_its_frames_does(captioner):

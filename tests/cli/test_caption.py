@@ -275,6 +275,33 @@ def test_pickers_that_take_a_number_on_average_are_told_it_by_k(
     assert len(picks("--picker", "scene", "--change", 0)) > 20
 
 
+def test_a_rate_is_a_dial_from_few_picks_to_many(picknet: Picknet, clips: Path, attending_folder: Path) -> None:
+    def picks(*options: object) -> list[tuple[int, float]]:
+        command = ("caption", clips / "cat.mp4", "--model", attending_folder, "--frames", 30, "--format", "json")
+        _, out, _ = picknet(*command, *options)
+        return [(pick["index"], pick["probability"]) for pick in json.loads(out)["picks"]]
+
+    few, own, many = picks("--rate", 0.25), picks(), picks("--rate", 4)
+    assert 1 <= len(few) < len(own) < len(many)
+    assert picks("--rate", 1) == own
+    # Each pick is told with its probability at this rate.
+    assert all(0 < probability < 1 for _, probability in (*few, *own, *many))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rate", "0"], "--rate 0: more than 0 is possible; 1 is the model's own, 2 picks about twice as many"),
+        (["--rate", "-1"], "--rate -1: more than 0 is possible; 1 is the model's own, 2 picks about twice as many"),
+        (["--rate", "nan"], "--rate nan: more than 0 is possible; 1 is the model's own, 2 picks about twice as many"),
+        (["--rate", "inf"], "--rate inf: more than 0 is possible; 1 is the model's own, 2 picks about twice as many"),
+        (["--rate", "2", "--picker", "every"], "--rate 2: does not apply to every, only to picknet"),
+    ],
+)
+def test_a_rate_that_cannot_be_is_a_usage_error(picknet: Picknet, arguments: list[str], message: str) -> None:
+    assert picknet("caption", "cat.mp4", *arguments) == (2, "", f"picknet: {message}\n")
+
+
 # --- Around the results ---
 
 

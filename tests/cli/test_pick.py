@@ -79,6 +79,9 @@ def test_a_budget_is_kept_to_and_with_exact_spent(picknet: Picknet, clips: Path,
         (["--model", "msvd", "--picker", "all"], "--model msvd: the picker all uses no model"),
         (["--budget", "3", "--exact", "--picker", "uniform"], "--exact needs a --budget, and no --picker beside it"),
         (["--exact"], "--exact needs a --budget, and no --picker beside it"),
+        (["--rate", "0"], "--rate 0: more than 0 is possible; 1 is the model's own, 2 picks about twice as many"),
+        (["--rate", "2", "--picker", "uniform"], "--rate 2: does not apply to uniform, only to picknet"),
+        (["--rate", "2", "--budget", "3"], "--rate 2: --budget alone uses no model; add --picker picknet, or"),
         (["--max-side", "0"], "Invalid value for '--max-side': "),
         (["--image-format", "gif"], "Invalid value for '--image-format': "),
     ],
@@ -163,6 +166,20 @@ def test_a_budget_of_a_picker_keeps_some_of_its_picks(picknet: Picknet, clips: P
     assert set(few) < set(several)
     assert few != several[:3]
     assert len(picks("--picker", "picknet", "--model", model_folder, "--budget", 1)) == 1
+
+
+def test_a_rate_is_a_dial_from_few_picks_to_many(picknet: Picknet, clips: Path, attending_folder: Path) -> None:
+    def picks(*options: object) -> list[int]:
+        command = ("pick", clips / "cat.mp4", "--model", attending_folder, "--frames", 30, "--format", "json", *options)
+        code, out, err = picknet(*command)
+        assert (code, err) == (0, "")
+        return [pick["index"] for pick in json.loads(out)["picks"]]
+
+    few, own, many = picks("--rate", 0.25), picks(), picks("--rate", 4)
+    assert 1 <= len(few) < len(own) < len(many)
+    assert picks("--rate", 1) == own
+    # A budget keeps the likeliest.
+    assert set(picks("--rate", 4, "--picker", "picknet", "--budget", 3)) < set(many)
 
 
 def test_parts_of_messages_can_be_printed_beside_the_files(picknet: Picknet, clips: Path, tmp_path: Path) -> None:

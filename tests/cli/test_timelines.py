@@ -1,5 +1,6 @@
 import csv
 import io
+import json
 from pathlib import Path
 
 from command import Picknet
@@ -27,6 +28,15 @@ def test_the_header_stands_once_even_if_the_first_film_fails(
 def test_a_minus_is_standard_output_for_several_films(picknet: Picknet, clips: Path, model_folder: Path) -> None:
     options = ("timeline", clips, "--model", model_folder, "--format", "csv")
     assert picknet(*options, "--out", "-") == picknet(*options)
+
+
+def test_a_rate_is_a_dial_from_few_picks_to_many(picknet: Picknet, clips: Path, attending_folder: Path) -> None:
+    def num_picks(*options: object) -> int:
+        command = ("timeline", clips / "cat.mp4", "--model", attending_folder, "--fps", 25, "--format", "jsonl")
+        _, out, _ = picknet(*command, *options)
+        return sum(len(json.loads(line)["picks"]) for line in out.splitlines())
+
+    assert num_picks("--rate", 0.25) < num_picks() < num_picks("--rate", 4)
 
 
 def test_what_timeline_cannot_read_is_refused_with_a_way_out(picknet: Picknet) -> None:

@@ -78,11 +78,11 @@ def test_train_takes_several_data_sets_a_fold_and_judges(
         (tmp_path / name).mkdir()
     code, _, _ = picknet(
         "train", config, "--data", f"coco={tmp_path}/pictures", "--data", f"msrvtt={tmp_path}/videos", "--out", "RUN",
-        "--fold", "2/5", "--judge", "A", "--judge", "B",
+        "--fold", "2/5", "--judge", "A", "--judge", "B=msrvtt",
     )  # fmt: skip
     assert code == 0
     assert trained["data"] == (DataFolder("coco", tmp_path / "pictures"), DataFolder("msrvtt", tmp_path / "videos"))
-    assert (trained["fold"], trained["judges"]) == ("2/5", [Path("A"), Path("B")])
+    assert (trained["fold"], trained["judges"]) == ("2/5", ["A", "B=msrvtt"])
 
 
 @pytest.mark.parametrize(

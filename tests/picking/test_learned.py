@@ -8,7 +8,9 @@ import pytest
 from picknet.config import ModelConfig
 from picknet.model.graphs import signatures
 from picknet.picking.learned import (
+    BRIGHT,
     CODE_SIZE,
+    DARK,
     FIRST_CHARGE,
     LEAST_RATE,
     LEAST_WAIT,
@@ -31,16 +33,26 @@ RULED_OUT_LOGIT = -10.0
 
 
 def frames_of(values):
+    """Frames of a pattern that shows something; the first pixel has the value."""
+    for index, value in enumerate(values):
+        pixels = np.full((GLANCE_SIZE, GLANCE_SIZE, 3), 100, np.uint8)
+        pixels[::2] = 140
+        pixels[0, 0] = value
+        yield Frame.from_pixels(pixels, index=index, seconds=index / 2)
+
+
+def plain_frames(values):
+    """Frames of one grey value each."""
     for index, value in enumerate(values):
         pixels = np.full((GLANCE_SIZE, GLANCE_SIZE, 3), value, np.uint8)
         yield Frame.from_pixels(pixels, index=index, seconds=index / 2)
 
 
 class Stub:
-    """A policy whose rate is a hundredth of the grey value: 22 charges by 0.22. A black frame is ruled out,
-    as are grey values below 8, whose logit is below −3.
+    """A policy whose rate is a hundredth of the frame's value: 22 charges by 0.22. A frame of value 0 is ruled out,
+    as are values below 8, whose logit is below −3.
 
-    Every value of a frame's embedding is its grey value, and the state counts the frames.
+    Every value of a frame's embedding is the frame's value, and the state counts the frames.
     """
 
     def __init__(self):
@@ -48,7 +60,7 @@ class Stub:
 
     def __call__(self, inputs):
         self.asked.append(dict(inputs))
-        grey = float(inputs["glances"].mean())
+        grey = float(inputs["glances"][0, 0, 0])
         # The logit of p = 1 − 2^−rate.
         logit = math.log(2 ** (grey / 100) - 1) if grey else RULED_OUT_LOGIT
         return {
@@ -78,8 +90,8 @@ def test_twice_the_rate_is_half_the_stride():
 
 
 def test_no_more_than_the_first_charge_is_left_after_a_pick():
-    # Frames 0 and 1 charge by 2.5 each. With 5.72 − 1 left, frames 5, 8 and 11 would follow; with 0.5, the next pick is as
-    # far away as from the start: 0.5 + 0.12 · 5 is above 1 with frame 7.
+    # Frames 0 and 1 charge by 2.5 each. With 5.72 − 1 left, frames 5, 8 and 11 would follow; with 0.5, the next pick is
+    # as far away as from the start: 0.5 + 0.12 · 5 is above 1 with frame 7.
     assert picks([250, 250, 22, *[12] * 9]) == [2, 7]
 
 
@@ -119,14 +131,32 @@ def test_a_still_clip_is_picked_twice():
     [
         ([30, 30, 0, 30, 30, 30], [3]),  # full with frame 1, but too soon; frame 2 is black
         ([30, 30, 0, 0, 30, 30], [4]),
-        ([30, 30, 0, 0, 0, 0], [5]),  # after PATIENCE frames the picker takes what there is
+        ([30, 30, 0, 0, 0, 0, 0, 0], [6]),  # after PATIENCE frames the picker takes what there is
         ([0] * 30, [0]),  # a black video never charges: its likeliest frame, here the first of equals
     ],
 )
 def test_a_frame_that_is_ruled_out_is_passed_over_for_a_while(values, expected):
-    assert PATIENCE == 3
+    assert PATIENCE == 4
     assert RULED_OUT_LOGIT < RULED_OUT
     assert picks(values) == expected
+
+
+def test_a_frame_that_shows_nothing_is_never_picked_while_there_is_another():
+    frames = [*plain_frames([128] * 40), *frames_of([22] * 3)]
+    picked = [place for place, frame in enumerate(frames) for one, _ in RatePicker(Stub()).pick(frames) if one is frame]
+    assert picked == [40]  # full long before, with frame 0
+    ((_, pick),) = RatePicker(Stub()).pick(plain_frames([128, 30]))
+    assert pick.index == 0
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 30), (220, 255)])
+def test_a_dark_or_bright_frame_is_passed_over_for_a_while(low, high):
+    pixels = np.full((GLANCE_SIZE, GLANCE_SIZE, 3), low, np.uint8)
+    pixels[::2] = high
+    pixels[0, 0] = 100  # the stub's rate
+    dim = [Frame.from_pixels(pixels, index=index, seconds=index / 2) for index in range(9)]
+    assert not DARK <= dim[0].glance().mean() <= BRIGHT
+    assert [pick.index for _, pick in RatePicker(Stub()).pick(dim)] == [2 + PATIENCE]
 
 
 def test_a_black_frame_hardly_charges():
@@ -163,8 +193,8 @@ def test_the_policy_is_told_of_the_last_frames_and_the_last_picks_newest_first()
     values = [100, 101, 102, 103, 104, 105]
     assert [pick.index for _, pick in RatePicker(policy).pick(frames_of(values))] == [2, 5]
     for t, inputs in enumerate(policy.asked):
-        assert inputs["glances"].mean() == values[t]
-        assert inputs["previous"].mean() == values[max(t - 1, 0)]
+        assert inputs["glances"][0, 0, 0] == values[t]
+        assert inputs["previous"][0, 0, 0] == values[max(t - 1, 0)]
         assert (inputs["state"] == t).all()
         assert inputs["recent"][0, :, 0].tolist() == ([*values[:t][::-1], 0, 0, 0, 0])[:NUM_RECENT]
     # Frames since the last pick or the start, and whether there is a pick.

@@ -32,9 +32,12 @@ CAUSAL = [
 
 
 def grey_frames(values):
-    """Frames of one grey value each, half a second apart."""
+    """Frames of one mean grey value each, with a pattern where there is room for it, half a second apart."""
     for index, value in enumerate(values):
         pixels = np.full((GLANCE_SIZE, GLANCE_SIZE, 3), value, dtype=np.uint8)
+        size = np.uint8(min(value, 255 - value, 10))
+        pixels[::2] += size
+        pixels[1::2] -= size
         yield Frame.from_pixels(pixels, index=index, seconds=index / 2)
 
 

@@ -23,7 +23,7 @@ def make_run(
     """A finished run of two stages, two epochs each, 10 seconds an epoch."""
     folder.mkdir(parents=True)
     noted = {"command": command} if command else {}
-    (folder / "config.toml").write_text(f"seed = {seed}\n{settings}[model]\nstride = 7.5\n")
+    (folder / "config.toml").write_text(f"seed = {seed}\n{settings}[model]\ndropout = 0.3\n")
     (folder / "origin.json").write_text(json.dumps({"dataset": "msvd", "from": None} | (more or {})))
     (folder / "versions.json").write_text(json.dumps({"python": "3.11", "torch": "2.6", "commit": "abc1234"} | noted))
     clips = {"train": {"used": ["a", "b"], "missing": [["c", "gone"]]}, "val": {"used": ["d"], "missing": []}}
@@ -95,7 +95,7 @@ def test_runs_with_different_settings_are_separate_and_the_differences_are_liste
     text = markdown(runs, curves=None)
     assert cells(text, "beam") == ["beam", "5", "1"]
     assert cells(text, "length_exponent") == ["length_exponent", "–", "0.7"]
-    assert "model.stride" not in text
+    assert "model.dropout" not in text
 
 
 def test_an_old_run_without_seconds_is_read_and_the_gap_is_listed(tmp_path: Path) -> None:

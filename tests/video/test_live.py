@@ -20,6 +20,7 @@ import servers
 from servers import Feed, transport_stream
 
 from picknet.picking.learned import PickNetPicker
+from picknet.picking.picker import Pick
 from picknet.picking.plain import AllPicker, EveryNthPicker
 from picknet.video.file import UnreadableVideo
 from picknet.video.frame import Frame
@@ -503,7 +504,7 @@ def test_an_update_has_the_lag_and_the_damage(captioner, chunks):
     assert [update.frames_seen for update in updates] == list(range(1, 17))
 
 
-def test_the_memory_and_the_picker_are_reset_with_each_scene(captioner):
+def test_the_memory_is_reset_with_each_scene_and_the_picker_goes_on(captioner):
     tiles = np.random.default_rng(0).integers(0, 256, (8, 3, 4, 3), dtype=np.uint8)
     pictures = tiles.repeat(20, axis=1).repeat(20, axis=2)
     first, second = (
@@ -521,18 +522,50 @@ def test_the_memory_and_the_picker_are_reset_with_each_scene(captioner):
     assert [update.scene for update in updates] == [0, 0, 0, 0, 0, 1, 1, 1]
     assert asked == list(range(8))  # about every frame, picked or not
 
-    # A picker that takes frames 2, 6 and so on takes 2 and, beginning anew with the scene, 5 + 2; one that takes only
-    # the first frame takes that of each scene.
-    for picker, expected in ((EveryNthPicker(4), [2, 7]), (PickNetPicker(lambda *_: np.zeros(1)), [0, 5])):
+    # The picker goes on through all scenes: one that takes frames 2, 6 and so on, one that takes only the first frame.
+    for picker, expected in ((EveryNthPicker(4), [2, 6]), (first_only(), [0])):
         picks = [update.pick.index for update in captioner.stream(pictures, picker=picker, new_scene=rule)]
         assert picks == expected
 
 
-def test_of_a_scene_without_a_pick_the_last_frame_is_picked(captioner):
+def first_only():
+    return PickNetPicker(lambda inputs: {"logits": np.array([[0.0, -9.0]])})
+
+
+def test_the_picker_walks_once_through_all_scenes(captioner):
+    walks = []
+
+    class Watched:
+        def pick(self, frames):
+            walks.append(0)
+            for frame in frames:
+                walks[-1] += 1
+                yield frame, Pick(frame.index, frame.seconds)
+
+    pictures = [clips.picture(number) for number in (1, 1, 200, 200, 3, 3)]
+    updates = list(captioner.stream(pictures, picker=Watched(), new_scene=lambda frame: frame.index in (2, 4)))
+    assert walks == [6]
+    assert [update.scene for update in updates] == [0, 0, 1, 1, 2, 2]
+    # The picks of an update are those of its scene.
+    assert [len(update.picks) for update in updates] == [1, 2, 1, 2, 1, 2]
+
+
+def test_the_policy_remembers_the_scenes_before(attending_folder):
+    from picknet.captioner import load
+
+    captioner, pictures = load(attending_folder), tiles(12)
+    updates = list(captioner.stream(pictures, new_scene=lambda frame: frame.index % 4 == 0))
+    found = [update.pick.index for update in updates]
+    frames = [Frame.from_pixels(picture, index=i, seconds=i) for i, picture in enumerate(pictures)]
+    assert found == [pick.index for _, pick in captioner.picker.pick(frames)]
+    assert updates[-1].scene > 0
+
+
+def test_a_scene_without_a_pick_is_not_described(captioner):
     pictures = [clips.picture(number) for number in (1, 1, 1, 200, 200, 200, 200)]
-    rule = {3}.__contains__
-    updates = captioner.stream(pictures, picker=EveryNthPicker(8), new_scene=lambda frame: rule(frame.index))
-    assert [(update.pick.index, update.scene, update.frames_seen) for update in updates] == [(2, 0, 4), (6, 1, 7)]
+    updates = captioner.stream(pictures, picker=EveryNthPicker(8), new_scene=lambda frame: frame.index == 3)
+    # Frame 4 is the middle of eight; it is of the second scene, the first that is described.
+    assert [(update.pick.index, update.scene, update.frames_seen) for update in updates] == [(4, 0, 5)]
 
 
 def tiles(count):
@@ -544,11 +577,10 @@ def tiles(count):
 def test_by_default_a_new_scene_is_detected_at_its_second_frame(captioner):
     first, second = tiles(2)
     pictures = [first] * 5 + [second] + [first] * 3 + [second] * 4
-    # A single strange frame is none. Each scene is picked from at once by a picker that takes the first frame.
-    updates = list(captioner.stream(pictures, picker=PickNetPicker(lambda *_: np.zeros(1))))
-    assert [(update.pick.index, update.scene) for update in updates] == [(0, 0), (10, 1)]
+    updates = list(captioner.stream(pictures, picker=AllPicker()))
+    assert [update.scene for update in updates] == [0] * 10 + [1] * 3  # a single strange frame is no scene
     (alone,) = captioner.stream([second], picker=AllPicker())
-    assert updates[1].text == alone.text
+    assert updates[10].text == alone.text
 
 
 def test_the_length_of_a_scene_is_limited(captioner):
@@ -574,10 +606,10 @@ def test_a_day_of_a_camera_takes_no_more_memory_than_its_first_hour(captioner):
     for update in captioner.stream(frames, picker=picker, fps=0.1, beam=1):
         if update.seconds >= 3600 * (len(hours) + 1):
             hours.append(resident_megabytes())
-    # A scene begins a frame after its view and lasts 60 frames: two picks, the last 31 frames after the change. The
-    # first scene begins at 0 and lasts a frame longer, for a third.
+    # Frames 0, 30, 60 and so on are picked, the last one 30 frames before the end; a scene begins a frame after its
+    # view.
     num_views = day // 60
-    assert (update.frames_seen, update.total_picks, update.scene) == (day - 60 + 32, 2 * num_views + 1, num_views - 1)
+    assert (update.frames_seen, update.total_picks, update.scene) == (day - 29, 2 * num_views, num_views - 1)
     assert len(hours) == 23
     assert max(hours) - hours[0] < 10
 

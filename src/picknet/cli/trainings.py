@@ -92,8 +92,12 @@ def train(
         str | None, typer.Option(metavar="K/N", help="Validate on the K-th of N parts of the training clips.")
     ] = None,
     judge: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="RUN", help="Run of a fold that rewards PickNet on the clips it was validated on."),
+        list[str] | None,
+        typer.Option(
+            metavar="RUN|MODEL=DATASET",
+            help="What rewards PickNet: the run of a fold, on the clips it was validated on; or a model that was not "
+            "trained on this data set, on all of its clips.",
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     device: Annotated[DeviceName, typer.Option(help="Device to train on.")] = DeviceName.auto,

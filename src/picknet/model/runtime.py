@@ -93,8 +93,13 @@ class Runtime:
         return _features(self.graphs["cnn"].compiled("f32"), pixels)
 
     def policy(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """The policy graph: named inputs -> named outputs, see `graphs.py`."""
-        return self._run("policy", **inputs)
+        """The policy graph: named inputs -> named outputs, each (n, …); see `graphs.py`."""
+        policy = self._compiled("policy")
+        count = len(inputs["glances"])
+        if count == 1:
+            return policy(inputs)
+        rows = [policy({name: array[i : i + 1] for name, array in inputs.items()}) for i in range(count)]
+        return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]} if rows else {}
 
     def start(self, count: int = 1) -> EncoderState:
         """The state of `count` videos before their first frame."""

@@ -36,9 +36,13 @@ SPREAD = 12
 LEAST_RATE, MOST_RATE = 0.03, 0.5
 """Spread: what every frame adds, so that a still clip of thirty frames is picked twice, and the most that the rate of a
 single frame counts."""
+FLAT = 8.0
+"""Standard deviation in grey values below which a glance shows nothing, as a black one: it is not picked."""
+DARK, BRIGHT = 20.0, 235.0
 RULED_OUT = -3.0
-"""The logit below which a frame is passed over though the charge is full, such as a black one (p = 0.047) …"""
-PATIENCE = 3
+"""A frame whose mean grey value is outside DARK to BRIGHT, or that the policy all but excludes (p < 0.047), is passed
+over though the charge is full …"""
+PATIENCE = 4
 """… for at most this many frames."""
 
 
@@ -113,7 +117,7 @@ class RatePicker:
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
         memory, charge, mean, passed_over = _Memory(), FIRST_CHARGE, 0.0, 0
-        best: tuple[float, Frame] | None = None
+        best: tuple[bool, float, Frame] | None = None
         for frame in frames:
             wait = memory.wait
             logit, embedding = memory.see(self._policy, _seen(frame, self.glance))
@@ -121,17 +125,19 @@ class RatePicker:
             rate = float(np.logaddexp2(0.0, logit / math.log(2)))
             mean += (min(rate, MOST_RATE) - mean) / SPREAD
             charge += self._rate * (mean + LEAST_RATE if self._spread else rate)
-            is_full = charge >= 1 and (self._spread or wait >= LEAST_WAIT)
-            if is_full and (logit > RULED_OUT or passed_over == PATIENCE):
-                charge, passed_over = min(charge - 1, FIRST_CHARGE), 0
-                memory.pick(embedding)
-                yield picked(frame, _logistic(logit))
-            else:
-                passed_over += is_full
-                if not memory.any_pick and (best is None or logit > best[0]):
-                    best = logit, frame
+            shows_something = float(frame.glance().std()) >= FLAT
+            if charge >= 1 and (self._spread or wait >= LEAST_WAIT) and shows_something:
+                is_good = logit > RULED_OUT and DARK <= float(frame.glance().mean()) <= BRIGHT
+                if is_good or passed_over == PATIENCE:
+                    charge, passed_over = min(charge - 1, FIRST_CHARGE), 0
+                    memory.pick(embedding)
+                    yield picked(frame, _logistic(logit))
+                else:
+                    passed_over += 1
+            if not memory.any_pick and (best is None or (shows_something, logit) > best[:2]):
+                best = shows_something, logit, frame
         if best is not None and not memory.any_pick:
-            logit, frame = best
+            _, logit, frame = best
             yield picked(frame, _logistic(logit))
 
 

@@ -9,8 +9,11 @@ from torch import Tensor, nn
 
 from picknet.config import ModelConfig
 from picknet.picking.learned import (
+    BRIGHT,
     CODE_SIZE,
+    DARK,
     FIRST_CHARGE,
+    FLAT,
     LEAST_RATE,
     LEAST_WAIT,
     MOST_RATE,
@@ -140,6 +143,7 @@ class RatePickNet(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.sees_picture = config.glance in ("grey", "colour")
         sizes = (2 * GLANCE_CHANNELS[config.glance], 16, 32, 32)
         self.look = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in itertools.pairwise(sizes))
         self.code = nn.Linear(2 * sizes[-1] + NUM_MEASURES, CODE_SIZE)
@@ -210,6 +214,7 @@ class RatePickNet(nn.Module):
         distances, empty, frame, compared, counts = (
             part.repeat_interleave(samples, dim=0) for part in (distances, empty, frame, compared, counts)
         )
+        shows_something, well_lit = (part.repeat_interleave(samples, dim=0) for part in self._quality(glances))
         rows = torch.arange(len(frame), device=glances.device)
         memory = torch.full((len(frame), NUM_PICKED), -1, device=glances.device)  # the last picks, newest first
         template = torch.zeros_like(compared[:, 0])
@@ -226,12 +231,13 @@ class RatePickNet(nn.Module):
                 frame_rate = nn.functional.softplus(logits) / math.log(2)
                 mean = mean + (frame_rate.clamp(max=MOST_RATE) - mean) / SPREAD
                 charge = charge + rate * (mean + LEAST_RATE if spread else frame_rate)
-                full = (charge >= 1) & (wait >= (0 if spread else LEAST_WAIT)) & present
-                pick = full & ((logits > RULED_OUT) | (passed_over == PATIENCE))
+                full = (charge >= 1) & (wait >= (0 if spread else LEAST_WAIT)) & present & shows_something[:, t]
+                pick = full & (((logits > RULED_OUT) & well_lit[:, t]) | (passed_over == PATIENCE))
                 charge = torch.where(pick, (charge - 1).clamp(max=FIRST_CHARGE), charge)
                 passed_over = torch.where(pick, 0, passed_over + full)
-                better = present & (logits > best)
-                best, best_place = torch.where(better, logits, best), torch.where(better, t, best_place)
+                worth = logits + torch.where(shows_something[:, t], 0.0, -1e3)
+                better = present & (worth > best)
+                best, best_place = torch.where(better, worth, best), torch.where(better, t, best_place)
             else:
                 chance = torch.rand(len(frame), generator=generator, device=glances.device)
                 pick = (torch.sigmoid(logits) > chance) & present
@@ -247,6 +253,20 @@ class RatePickNet(nn.Module):
         if generator is None:  # a video without a pick gets its likeliest frame
             picked[rows[~any_pick], best_place[~any_pick]] = True
         return Walk(picked, torch.stack(log_probabilities, dim=1))
+
+    def _quality(self, glances: Tensor) -> tuple[Tensor, Tensor]:
+        """(batch, frames, 56, 56) or with channels, uint8 -> whether each frame shows something, and whether it is
+        neither dark nor bright: (batch, frames) bool, see `RatePicker`
+
+        Motion and packets have no picture, so that here every frame is good. In use the frame itself is looked at.
+        """
+        if not self.sees_picture:
+            good = torch.ones(glances.shape[:2], dtype=torch.bool, device=glances.device)
+            return good, good
+        luma = glances if glances.dim() == 4 else glances[:, :, 0]
+        values = luma.flatten(2).float()
+        means = values.mean(2)
+        return values.std(2, correction=0) >= FLAT, (means >= DARK) & (means <= BRIGHT)
 
     def _seen(self, glances: Tensor, previous: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(n, 56, 56) uint8 -> outlines: (n, OUTLINE_SIZE), codes: (n, CODE_SIZE), measures: (n, NUM_MEASURES)"""
