@@ -65,6 +65,13 @@ def test_overrides_replace_settings_of_the_file():
             "[model]\npicker = 'rate'\n[reinforcement]\nfilms = 4",
             'reinforcement.films needs model.picker = "rate" and reinforcement.baseline = "others"',
         ),
+        ("[model]\nglance = 'gray'", "config: model.glance is 'gray'; possible: grey, colour, motion, packets"),
+        (
+            "[model]\npicker = 'rate'\nglance = 'colour'\n"
+            "[reinforcement]\nfilms = 4\nsamples = 2\nbaseline = 'others'",
+            'reinforcement.films is 4 and model.glance is "colour": films are made of grey glances; '
+            "set reinforcement.films to 0, which trains on clips alone",
+        ),
         ("[model]\ngrid = 0", "model.grid is 0; possible: 1 to 64"),
         ("[supervision]\ncrop = 1.5", "supervision.crop is 1.5; possible: 0.1 to 1"),
         # The frames of one clip have to fit into a batch: all 30, or max_frames where there are random subsets.

@@ -21,7 +21,7 @@ from picknet.model.folder import BadModel, find_model
 from picknet.model.runtime import EncoderState, Runtime
 from picknet.model.sentences import Sentence
 from picknet.picking.learned import learned_picker
-from picknet.picking.picker import Picker, is_random, looks_ahead
+from picknet.picking.picker import Picker, glance_kind, is_random, looks_ahead
 from picknet.results import Caption, Picked, Segment, Update
 from picknet.timeline import segments
 from picknet.video.frame import GLANCE_SIZE, BadPixels, Frame
@@ -145,7 +145,7 @@ class Captioner:
         """The caption so far after every pick, as frames arrive, in constant memory.
 
         source: as in `caption`; or `-` for standard input, a camera by its number, an address such as rtsp://…, or a
-            `Live` with its own settings.
+            `Live` with its own settings; its `glance` must be what the picker sees, by default grey.
         fps: frames a second to look at.
         new_scene: by default a `SceneWatch`, and a scene ends after as many picks as a clip has samples in training.
         realtime, timeout, retries: as in `Live`.
@@ -156,9 +156,11 @@ class Captioner:
                 f"picker is a {type(picker).__name__}, which has to see the last frame before it can pick the first: "
                 "a stream needs one that decides frame by frame"
             )
-        if not isinstance(source, Live):
-            source = Live(source, fps=fps, realtime=realtime, timeout=timeout, retries=retries)
         picker = picker or self.picker_at(spread=False)
+        if not isinstance(source, Live):
+            source = Live(
+                source, fps=fps, realtime=realtime, timeout=timeout, retries=retries, glance=glance_kind(picker)
+            )
         return self.describer.updates(source, picker, beam=beam, new_scene=new_scene)
 
     def timeline(

@@ -16,6 +16,9 @@ Stage = Literal["supervision", "reinforcement", "adaptation"]
 STAGES: tuple[Stage, ...] = ("supervision", "reinforcement", "adaptation")
 """The paper's training stages, in order. Each is also the name of its group of settings."""
 
+GlanceKind = Literal["grey", "colour", "motion", "packets"]
+"""What the policy sees of a frame."""
+
 REMOVED_GROUPS = ("refinement",)
 """Groups that older versions wrote into config.toml. They are ignored, so that old model and run folders still load."""
 
@@ -64,6 +67,10 @@ class ModelConfig:
     picker: Literal["difference", "rate"] = "difference"
     """difference: the paper's policy on the difference of two glances. rate: a recurrent policy whose probabilities add
     up to the next pick, so that a constant one is a stride."""
+    glance: GlanceKind = "grey"
+    """What the policy sees of each frame, in 56×56 pixels. grey: the picture, as in the paper. colour: Y, Cb and Cr.
+    motion: the decoder's motion vectors since the sampled frame before (H.264, MPEG-4, MPEG-2 and MPEG-1 only).
+    packets: the bytes of the packets since then."""
     picker_hidden: int = 1024
     """Size of PickNet's hidden layer."""
     output_gate: Literal["sigmoid", "tanh"] = "sigmoid"
@@ -238,6 +245,11 @@ class Config:
         _check_range("reinforcement.film_frames", self.reinforcement.film_frames, 16, 2**16)
         if self.reinforcement.films and (self.model.picker, self.reinforcement.baseline) != ("rate", "others"):
             raise BadConfig('reinforcement.films needs model.picker = "rate" and reinforcement.baseline = "others"')
+        if self.reinforcement.films and self.model.glance != "grey":
+            raise BadConfig(
+                f'reinforcement.films is {self.reinforcement.films} and model.glance is "{self.model.glance}": films '
+                "are made of grey glances; set reinforcement.films to 0, which trains on clips alone"
+            )
         # The mean of the other samples needs at least one other sample.
         least_samples = 1 if self.reinforcement.baseline == "greedy" else 2
         _check_range("reinforcement.samples", self.reinforcement.samples, least_samples, 1000)

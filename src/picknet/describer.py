@@ -4,8 +4,6 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-import numpy as np
-
 from picknet.errors import BadSetting
 from picknet.model.confidence import Confidence
 from picknet.model.memory import SceneMemory
@@ -105,7 +103,7 @@ class Describer:
     def _warm_up(self, picker: Picker, beam: int) -> None:
         """Run every graph once: compiling takes a second, in which a live source would lose frames."""
         size = self._runtime.config.model.image_size
-        blank = Frame.from_pixels(np.zeros((size, size, 3), np.uint8), index=0, seconds=0.0)
+        blank = Frame.blank(size)
         list(picker.pick([blank, blank]))
         memory = SceneMemory(self._runtime)
         memory.add(blank)

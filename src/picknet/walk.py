@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from picknet.config import VideoConfig
 from picknet.errors import BadSetting
 from picknet.picking.budget import BudgetPicker
-from picknet.picking.picker import Pick, Picker, Plan, planned
+from picknet.picking.picker import Pick, Picker, Plan, glance_kind, planned
 from picknet.results import Picked
 from picknet.video.file import Video
 from picknet.video.frame import Frame, checked_fps, frames_from, middles
@@ -201,7 +201,7 @@ def open_source(
             yield Walk(source.name, source, picker, source, on_frame=on_frame)
         return
     if isinstance(source, str | os.PathLike | bytes | bytearray) or is_binary_file(source):
-        with Video(source) as video:
+        with Video(source, glance=glance_kind(picker)) as video:
             yield Walk(video.name, *sampling(video, picker), video, on_frame=on_frame)
         return
     if isinstance(source, np.ndarray) and source.ndim == 4 and array_samples:
@@ -274,5 +274,5 @@ def _within(budget: int, picks: list[tuple[Frame, Pick]]) -> list[tuple[Frame, P
 @contextlib.contextmanager
 def _follow(source: Source | Live, picker: Picker, *, on_frame: OnFrame) -> Iterator[Walk]:
     """The frames of a live source, one a second, until it ends."""
-    with source if isinstance(source, Live) else Live(source) as live:
+    with source if isinstance(source, Live) else Live(source, glance=glance_kind(picker)) as live:
         yield Walk(live.name, live, picker, live, on_frame=on_frame)

@@ -13,6 +13,7 @@ from picknet.config import parse_config
 from picknet.data.split import Clip, Split
 from picknet.training.cnn import CNN
 from picknet.training.features import Crop, FeatureSplit, PixelSplit, extract_features
+from picknet.video.frame import glance_shape
 
 CONFIG = parse_config(
     """
@@ -78,6 +79,19 @@ def test_features_are_extracted_once_and_again_if_a_setting_changes(split, cnn, 
     whole = extract_features(split, CNN(coarse.model).eval(), coarse, cache=tmp_path)
     assert len(list(tmp_path.iterdir())) == 9
     torch.testing.assert_close(whole.features[:, :, 0].float(), first.features.float().mean(2), atol=5e-3, rtol=5e-3)
+
+
+@pytest.mark.parametrize("kind", ["colour", "motion", "packets"])
+def test_other_glances_have_channels_and_a_cache_of_their_own(split, cnn, tmp_path, kind):
+    grey = extract_features(split, cnn, CONFIG, cache=tmp_path / "features")
+    assert grey.glances.shape == (3, 4, 56, 56)
+    config = replace(CONFIG, model=replace(CONFIG.model, glance=kind))
+    for _ in range(2):  # extracted, then read from the cache
+        found = extract_features(split, cnn, config, cache=tmp_path / "features")
+        assert found.glances.shape == (3, 4, *glance_shape(kind))
+        assert torch.equal(found.features, grey.features)
+    pixels = PixelSplit.load(split, config, cache=tmp_path / "pixels", device=torch.device("cpu"))
+    assert torch.equal(pixels.extract_features(cnn, 4).glances, found.glances)
 
 
 def test_a_damaged_cache_file_is_replaced(split, cnn, tmp_path):

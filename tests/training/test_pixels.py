@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from picknet.config import GlanceKind
 from picknet.data import BadData
 from picknet.data.split import Clip, Missing, Split
 from picknet.files import UnwritableFile
@@ -142,12 +143,14 @@ def test_everything_that_determines_the_content_is_in_the_file_name(tmp_path: Pa
     os.utime(one, ns=(0, 0))
     split = split_of(one, two)
 
-    def path(split: Split = split, num_frames: int = 6, size: int = SIZE) -> Path:
-        return pixels._store_path(split, num_frames=num_frames, size=size, cache=tmp_path)
+    def path(
+        split: Split = split, num_frames: int = 6, size: int = SIZE, glance: GlanceKind = "grey"
+    ) -> Path:
+        return pixels._store_path(split, num_frames=num_frames, size=size, glance=glance, cache=tmp_path)
 
     before = path()
     assert path() == before
-    others = {path(num_frames=7), path(size=65), path(split_of(two, one)), path(split_of(one))}
+    others = {path(num_frames=7), path(size=65), path(split_of(two, one)), path(split_of(one)), path(glance="colour")}
     os.utime(one, ns=(0, 1))
     others.add(path())
     one.write_bytes(one.read_bytes() + b" ")
@@ -158,7 +161,7 @@ def test_everything_that_determines_the_content_is_in_the_file_name(tmp_path: Pa
     here = path(split_of(two))
     shutil.copy2(two, tmp_path / "elsewhere")
     others |= {here, path(split_of(tmp_path / "elsewhere" / "two.png"))}
-    assert len({before, *others}) == 9
+    assert len({before, *others}) == 10
 
 
 def test_an_incomplete_file_is_replaced(tmp_path: Path) -> None:

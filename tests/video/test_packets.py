@@ -225,6 +225,6 @@ def test_a_file_that_changed_since_the_first_pass_is_decoded_in_full(tmp_path: P
         # As if a packet had been shown at another time: the frames wanted stay the same, being other packets.
         video._timetable._shown[70] += 1
         first_and_last = {index: times.index(video._timetable.shown(number)) for index, number in ((0, 0), (1, 149))}
-        assert [frame.index for frame in video._decoded_at(first_and_last)] == [0]
+        assert [frame.index for frame in video._decoded_at(first_and_last, video._since_sample())] == [0]
         again = [frame.pixels() for frame in video.sample_evenly(count=5)]
     np.testing.assert_array_equal(again, right)

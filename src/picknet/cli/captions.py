@@ -271,7 +271,10 @@ class _WithThumbnails:
     """A picker that keeps a small copy of every frame on its way to another picker."""
 
     def __init__(self, picker: "Picker", num_frames: int) -> None:
+        from picknet.picking.picker import glance_kind
+
         self.picker = picker
+        self.glance = glance_kind(picker)
         self._num_frames = num_frames
         self.thumbnails: list[Thumbnail] = []
 

@@ -115,6 +115,7 @@ def stream(
 
     from picknet.captioner import load
     from picknet.files import check_folder
+    from picknet.picking.picker import glance_kind
     from picknet.video.live import Live
     from picknet.video.source import UnreachableSource
 
@@ -124,13 +125,21 @@ def stream(
         check_folder(sheet_path.parent)
     with opened_live(out) as write:
         printer = _Printer(format, write, rewrites=out is None and format is ResultFormat.text and sys.stdout.isatty())
-        live = Live(source, fps=fps, realtime=realtime, timeout=timeout, retries=retries, note=printer.note)
         captioner = load(model, style=style)
+        chosen = captioner.picker_at(1.0 if rate is None else rate, spread=False)
+        live = Live(
+            source,
+            fps=fps,
+            realtime=realtime,
+            timeout=timeout,
+            retries=retries,
+            glance=glance_kind(chosen),
+            note=printer.note,
+        )
         if style and format is not ResultFormat.text:
             note_no_confidence(style)
         num_picks = num_captions = 0
         shown: list[tuple[Thumbnail, str]] = []
-        chosen = captioner.picker_at(1.0 if rate is None else rate, spread=False)
         picker = _WithThumbnail(chosen) if sheet_path else None
         try:
             for update in captioner.stream(live, picker=picker or chosen, beam=beam):
@@ -151,7 +160,10 @@ class _WithThumbnail:
     """A picker that keeps a small copy of the newest pick of another picker."""
 
     def __init__(self, picker: "Picker") -> None:
+        from picknet.picking.picker import glance_kind
+
         self.picker = picker
+        self.glance = glance_kind(picker)
         self.newest: Thumbnail | None = None
 
     def pick(self, frames: Iterable["Frame"]) -> Iterator[tuple["Frame", "Pick"]]:

@@ -234,7 +234,10 @@ class _Watcher:
     """A picker that reports the time of every frame on its way to another picker, and keeps thumbnails of the picks."""
 
     def __init__(self, picker: "Picker", on_frame: Callable[[float], object], *, keep: bool) -> None:
+        from picknet.picking.picker import glance_kind
+
         self._picker = picker
+        self.glance = glance_kind(picker)
         self._on_frame = on_frame
         self._keep = keep
         self._thumbnails: dict[int, Thumbnail] = {}

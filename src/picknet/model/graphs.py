@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from picknet.config import GlanceKind
 from picknet.model import cache
 from picknet.model.folder import EXPORT_AGAIN, BadModel, ModelFolder, last_line
+from picknet.video.frame import GLANCE_CHANNELS
 
 Array = NDArray[Any]
 Signature = tuple[dict[str, str], dict[str, str]]
@@ -41,8 +43,9 @@ MAX_IDLE_REQUESTS = 16
 """Infer requests of a graph that are kept for the next inferences, each with its buffers (0.3 MB for the CNN)."""
 
 
-def signatures(*, attention: bool, picker: str) -> dict[str, Signature]:
-    """The graphs of a model folder, with or without attention over the cells of the picked frames, by its picker."""
+def signatures(*, attention: bool, picker: str, glance: GlanceKind) -> dict[str, Signature]:
+    """The graphs of a model folder, with or without attention over the cells of the picked frames, by its picker and
+    its kind of glance."""
     cells_of_frame = {"keys": "f32 n cells embedding", "values": "f32 n cells embedding"} if attention else {}
     cells_of_video = {"keys": "f32 n n embedding", "values": "f32 n n embedding"} if attention else {}
     return {
@@ -50,7 +53,7 @@ def signatures(*, attention: bool, picker: str) -> dict[str, Signature]:
             {"pixels": "u8 n image image 3"},
             {"features": "f32 n cells feature"},
         ),
-        "policy": _POLICIES[picker],
+        "policy": _policy(picker, glance),
         "encoder": (
             {"features": "f32 n cells feature", "h": "f32 n state", "c": "f32 n state"},
             {"next_h": "f32 n state", "next_c": "f32 n state", **cells_of_frame},
@@ -62,26 +65,25 @@ def signatures(*, attention: bool, picker: str) -> dict[str, Signature]:
     }
 
 
-_POLICIES: dict[str, Signature] = {
-    "difference": (
+def _policy(picker: str, glance: GlanceKind) -> Signature:
+    # A grey glance, the paper's, has no axis for channels.
+    glances = "u8 n glance glance" if glance == "grey" else f"u8 n {GLANCE_CHANNELS[glance]} glance glance"
+    if picker == "difference":
         # templates: the last picked glances
-        {"glances": "u8 n glance glance", "templates": "u8 n glance glance"},
-        {"logits": "f32 n 2"},  # drop, pick
-    ),
-    "rate": (
+        return {"glances": glances, "templates": glances}, {"logits": "f32 n 2"}  # drop, pick
+    return (
         # previous: the last glances; recent, picked: embeddings of the last frames and of the last picks, newest first;
         # clock: frames since the last pick or the start, and whether there is a pick. Sizes: see picking/learned.py
         {
-            "glances": "u8 n glance glance",
-            "previous": "u8 n glance glance",
+            "glances": glances,
+            "previous": glances,
             "state": "f32 n 64",
             "recent": "f32 n 4 260",
             "picked": "f32 n 16 260",
             "clock": "f32 n 2",
         },
         {"logits": "f32 n", "embeddings": "f32 n 260", "next_state": "f32 n 64"},
-    ),
-}
+    )
 
 
 class Graph:

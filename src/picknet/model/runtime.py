@@ -64,7 +64,7 @@ class Runtime:
             "cells": (model.grid**2, "config.toml"),
             "embedding": (model.embedding_size, "config.toml"),
         }
-        expected = signatures(attention=model.attention_heads > 0, picker=model.picker)
+        expected = signatures(attention=model.attention_heads > 0, picker=model.picker, glance=model.glance)
         self.graphs = {name: Graph(parts, name, expected[name], sizes) for name in GRAPHS}
         self.glance_size = sizes["glance"][0]
         self._precision = dict(PRECISION)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from picknet.config import ModelConfig
+from picknet.config import GlanceKind, ModelConfig
 from picknet.picking.picker import BadPicker, Pick, Picker, picked
 from picknet.video.frame import Frame
 
@@ -51,9 +51,16 @@ class PickNetPicker:
     """
 
     def __init__(
-        self, policy: Policy, *, threshold: float = 0.5, max_gap: int | None = None, rate: float = 1.0
+        self,
+        policy: Policy,
+        *,
+        threshold: float = 0.5,
+        max_gap: int | None = None,
+        rate: float = 1.0,
+        glance: GlanceKind = "grey",
     ) -> None:
-        """max_gap: pick at least every `max_gap`-th frame, whatever the policy says. rate: divides the threshold."""
+        """max_gap: pick at least every `max_gap`-th frame, whatever the policy says. rate: divides the threshold.
+        glance: what the policy sees."""
         if not 0 <= threshold <= 1:
             raise BadPicker(f"threshold is {threshold}: from 0 (pick all) to 1 (only the first) is possible")
         if max_gap is not None and max_gap < 1:
@@ -61,12 +68,13 @@ class PickNetPicker:
         self._policy = policy
         self._threshold = threshold / checked_rate(rate)
         self._max_gap = math.inf if max_gap is None else max_gap
+        self.glance = glance
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
         template: Array | None = None
         gap = 0
         for frame in frames:
-            glance = frame.glance()
+            glance = _seen(frame, self.glance)
             probability = None
             gap += 1
             if template is not None:
@@ -90,22 +98,27 @@ class RatePicker:
     frames and of the last picks, and the likeliest frame so far, which is picked if the video ends without a pick.
     """
 
-    def __init__(self, policy: Policy, *, rate: float = 1.0, spread: bool = False) -> None:
+    def __init__(
+        self, policy: Policy, *, rate: float = 1.0, spread: bool = False, glance: GlanceKind = "grey"
+    ) -> None:
         """rate: multiplies the charge of every frame: 2 picks about twice as many, 0.5 half as many.
 
         spread: for a clip that is described as a whole: the rate is averaged over time, so that it says how many picks
         there are, and they are spread evenly. Otherwise a pick comes at once, as a stream needs it.
+
+        glance: what the policy sees.
         """
         self._policy = policy
         self._rate = checked_rate(rate)
         self._spread = spread
+        self.glance = glance
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
         memory, charge, mean, passed_over = _Memory(), FIRST_CHARGE, 0.0, 0
         best: tuple[bool, float, Frame] | None = None
         for frame in frames:
             wait = memory.wait
-            logit, embedding = memory.see(self._policy, frame.glance())
+            logit, embedding = memory.see(self._policy, _seen(frame, self.glance))
             # log₂(1 + exp(logit)), which is −log₂(1 − p), without overflow
             rate = float(np.logaddexp2(0.0, logit / math.log(2)))
             mean += (min(rate, MOST_RATE) - mean) / SPREAD
@@ -163,6 +176,11 @@ class _Memory:
         self.wait, self.any_pick = 1, True
 
 
+def _seen(frame: Frame, kind: GlanceKind) -> Array:
+    """What a policy sees of a frame: uint8, in the shape that its graph takes (`glance_shape`)."""
+    return frame.glance() if kind == "grey" else frame.glance_as(kind)
+
+
 def _pushed(rows: Array, row: Array) -> Array:
     """rows: (1, n, size), row: (1, size) -> the rows with this one in front, without the last"""
     return np.concatenate([row[:, None], rows[:, :-1]], axis=1)
@@ -172,8 +190,10 @@ def learned_picker(policy: Policy, model: ModelConfig, *, rate: float = 1.0, spr
     """The picker a model was trained with. rate: the dial, from many picks (above 1) to few (below). spread: see
     `RatePicker`."""
     if model.picker == "rate":
-        return RatePicker(policy, rate=rate, spread=spread)
-    return PickNetPicker(policy, threshold=model.pick_threshold, max_gap=model.max_gap or None, rate=rate)
+        return RatePicker(policy, rate=rate, spread=spread, glance=model.glance)
+    return PickNetPicker(
+        policy, threshold=model.pick_threshold, max_gap=model.max_gap or None, rate=rate, glance=model.glance
+    )
 
 
 def checked_rate(rate: float) -> float:

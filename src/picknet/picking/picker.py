@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from picknet.config import GlanceKind
 from picknet.errors import PicknetError
 from picknet.video.frame import Frame
 
@@ -35,8 +36,9 @@ class Pick:
 class Picker(Protocol):
     """Anything that lets some of the frames through.
 
-    A class may set two attributes, both False by default: `looks_ahead` if it reads all frames before it yields the
-    first pick, so that it cannot follow a live stream; `is_random` if its picks depend on a random generator.
+    A picker may have three attributes. `looks_ahead`: whether it reads all frames before it yields the first pick, so
+    that it cannot follow a live stream; `is_random`: whether its picks depend on a random generator; both are False by
+    default. `glance`: what it sees of a frame besides the grey picture, so that the video is opened for it.
     """
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
@@ -52,6 +54,12 @@ def looks_ahead(picker: Picker) -> bool:
 def is_random(picker: Picker) -> bool:
     """Whether the picks depend on a random generator, and so on the calls before."""
     return bool(getattr(picker, "is_random", False))
+
+
+def glance_kind(picker: Picker) -> GlanceKind:
+    """The kind of glance that a video is to be opened with for this picker."""
+    kind: GlanceKind = getattr(picker, "glance", "grey")
+    return kind
 
 
 @runtime_checkable

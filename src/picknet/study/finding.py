@@ -99,7 +99,7 @@ def compare_films(
     own = {(setting.picker, setting.setting): setting.own for setting in settings}
     counts: dict[tuple[str, str], list[tuple[float, float]]] = {}  # picks an event and share found, film by film
     for film in films:
-        with Video(film.path) as video:
+        with Video(film.path, glance=captioner.config.model.glance) as video:
             frames = list(video.sample_by_time(fps=FPS))
         choices = {
             (setting.picker, setting.setting): [

@@ -118,7 +118,7 @@ class ClipFeatures:
 
     def read(self, clip: Clip) -> list[Frame]:
         """The sampled frames of a clip; afterwards `features` are those of this clip."""
-        with Video(clip.path) as video:
+        with Video(clip.path, glance=self.captioner.config.model.glance) as video:
             frames = list(video.sample_evenly(count=self.captioner.config.video.num_frames))
         if not frames:
             raise NothingToCaption(f"{clip.path}: there is no frame to caption")

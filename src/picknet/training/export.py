@@ -25,7 +25,7 @@ from picknet.picking.learned import CODE_SIZE, NUM_PICKED, NUM_RECENT, OUTLINE_S
 from picknet.text import Vocabulary
 from picknet.training.network import LSTMState, Network
 from picknet.training.policies import PickNet, RatePickNet
-from picknet.video.frame import GLANCE_SIZE
+from picknet.video.frame import glance_shape
 
 
 def export(
@@ -229,7 +229,7 @@ def _export_graphs(network: Network, config: ModelConfig, folder: Path) -> None:
     device = next(network.parameters()).device
     training = network.training
     network = network.cpu().eval()
-    glances = torch.zeros(2, GLANCE_SIZE, GLANCE_SIZE, dtype=torch.uint8)
+    glances = torch.zeros(2, *glance_shape(config.glance), dtype=torch.uint8)
     pixels = torch.zeros(2, config.image_size, config.image_size, 3, dtype=torch.uint8)
     features = torch.zeros(2, network.cnn.num_cells, network.cnn.feature_size)
     states, words = torch.zeros(2, config.state_size), torch.zeros(2, dtype=torch.int64)

@@ -25,7 +25,7 @@ from picknet.files import written_whole
 from picknet.training.cnn import CNN
 from picknet.training.pixels import store_pixels
 from picknet.video.file import UnreadableVideo, pixels_and_glances
-from picknet.video.frame import GLANCE_SIZE
+from picknet.video.frame import glance_shape
 from picknet.video.pictures import UnreadablePicture
 
 CACHE_FORMAT = 2
@@ -59,7 +59,7 @@ class FeatureSplit:
 
     clips: tuple[Clip, ...]
     glances: Tensor
-    """(clips, frames, 56, 56) uint8."""
+    """(clips, frames, 56, 56) uint8 if grey; other kinds (clips, frames, channels, 56, 56): `glance_shape`."""
     features: Tensor
     """(clips, frames, cells, feature_size) float16."""
     counts: Tensor
@@ -98,7 +98,7 @@ class PixelSplit:
     frames: Tensor
     """(frames of all clips, rows, columns, 3) uint8."""
     glances: Tensor
-    """(frames of all clips, 56, 56) uint8."""
+    """(frames of all clips, 56, 56) uint8, or with channels: `glance_shape`."""
     firsts: Tensor
     """(clips,): the index of each clip's first frame."""
     counts: Tensor
@@ -112,7 +112,9 @@ class PixelSplit:
     ) -> "PixelSplit":
         """Decode a split, or read its frames from the cache, and move them to the device."""
         num_frames, size = config.video.num_frames, config.model.image_size
-        stored = store_pixels(split, num_frames=num_frames, size=size, cache=cache, on_clip=on_clip)
+        stored = store_pixels(
+            split, num_frames=num_frames, size=size, glance=config.model.glance, cache=cache, on_clip=on_clip
+        )
         arrays = (stored.frames, stored.glances, stored.firsts, stored.counts)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nothing writes to it
@@ -149,7 +151,7 @@ class PixelSplit:
 
     def extract_features(self, cnn: CNN, num_frames: int) -> FeatureSplit:
         """The features of all frames by a CNN that is no longer trained."""
-        glances = self.glances.new_zeros(len(self.clips), num_frames, GLANCE_SIZE, GLANCE_SIZE)
+        glances = self.glances.new_zeros(len(self.clips), num_frames, *self.glances.shape[1:])
         features = torch.zeros(
             len(self.clips), num_frames, cnn.num_cells, cnn.feature_size, dtype=torch.float16, device=self.frames.device
         )
@@ -187,7 +189,7 @@ def extract_features(
     """Extract glances and features of every clip, or read them from the cache; `on_clip` is called after each clip."""
     fingerprint = _fingerprint(cnn, config)
     num_frames = config.video.num_frames
-    glances = np.zeros((len(split.clips), num_frames, GLANCE_SIZE, GLANCE_SIZE), np.uint8)
+    glances = np.zeros((len(split.clips), num_frames, *glance_shape(config.model.glance)), np.uint8)
     features = np.zeros((len(split.clips), num_frames, cnn.num_cells, cnn.feature_size), np.float16)
     counts = np.zeros(len(split.clips), np.int64)
     missing = list(split.missing)
@@ -202,7 +204,7 @@ def extract_features(
         glances[i, : counts[i]], features[i, : counts[i]] = cached
         on_clip()
     device = next(cnn.parameters()).device
-    for (i, clip, path), decoded in _decoded(todo, num_frames=num_frames, image_size=config.model.image_size):
+    for (i, clip, path), decoded in _decoded(todo, config):
         try:
             clip_glances, pixels = decoded.result()
         except (UnreadableVideo, UnreadablePicture) as error:
@@ -230,14 +232,16 @@ def extract_features(
 
 Job = tuple[int, Clip, Path]
 Decoded = tuple[NDArray[np.uint8], NDArray[np.uint8]]
-"""glances (frames, 56, 56) and pixels (frames, size, size, 3) of one clip."""
+"""glances (frames, *glance_shape) and pixels (frames, size, size, 3) of one clip."""
 
 
-def _decoded(jobs: list[Job], *, num_frames: int, image_size: int) -> Iterator[tuple[Job, "Future[Decoded]"]]:
+def _decoded(jobs: list[Job], config: Config) -> Iterator[tuple[Job, "Future[Decoded]"]]:
     """Decode clips in several threads; results come in order, and decoding is at most a few clips ahead of the CNN."""
 
     def decode(clip: Clip) -> Decoded:
-        frames = pixels_and_glances(clip.path, num_frames=num_frames, size=image_size)
+        frames = pixels_and_glances(
+            clip.path, num_frames=config.video.num_frames, size=config.model.image_size, glance=config.model.glance
+        )
         return np.stack([glance for _, glance in frames]), np.stack([pixels for pixels, _ in frames])
 
     workers = os.cpu_count() or 1
@@ -263,7 +267,8 @@ def _fingerprint(cnn: CNN, config: Config) -> str:
         weights.update(tensor.detach().cpu().numpy().tobytes())
     model = config.model
     key = [CACHE_FORMAT, model.cnn, model.image_size, model.grid, config.video.num_frames, weights.hexdigest()]
-    return json.dumps(key)
+    # Left out if grey, so that caches from before there were other kinds are still read.
+    return json.dumps([*key, model.glance] if model.glance != "grey" else key)
 
 
 def _cache_path(cache: Path, clip: Clip, fingerprint: str) -> Path:

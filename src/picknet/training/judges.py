@@ -139,7 +139,9 @@ def environment_of_judges(
     for number, run in enumerate(runs):
         network, vocabulary, settings = load_network(run.model)
         network.to(device).eval()
-        settings = dataclasses.replace(settings, video=config.video)
+        # Frames and glances are those of the policy in training, pixels and features those of the judge.
+        model = dataclasses.replace(settings.model, glance=config.model.glance)
+        settings = dataclasses.replace(settings, video=config.video, model=model)
         clips = tuple(clip for clip in data.train.clips if run.judges(clip, split))
         if not clips:
             raise BadRun(f"{run.model}: is to judge none of the clips of this training split; leave it out")

@@ -16,12 +16,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from picknet.config import GlanceKind
 from picknet.data import BadData
 from picknet.data.split import Clip, Missing, Split, file_facts
 from picknet.errors import PicknetError
 from picknet.files import written_whole
 from picknet.video.file import UnreadableVideo, pixels_and_glances
-from picknet.video.frame import GLANCE_SIZE
+from picknet.video.frame import glance_shape
 from picknet.video.pictures import UnreadablePicture, is_picture
 from picknet.workers import in_order
 
@@ -43,7 +44,7 @@ class PixelFile:
     frames: NDArray[np.uint8]
     """(frames of all clips, size, size, 3): RGB, a read-only memory map."""
     glances: NDArray[np.uint8]
-    """(frames of all clips, 56, 56)."""
+    """(frames of all clips, 56, 56) if grey; other kinds (…, channels, 56, 56): `glance_shape`."""
     firsts: NDArray[np.int64]
     """(clips,)"""
     counts: NDArray[np.int64]
@@ -68,6 +69,7 @@ def store_pixels(
     *,
     num_frames: int,
     size: int,
+    glance: GlanceKind = "grey",
     cache: Path,
     on_clip: Callable[[], None] = lambda: None,
     jobs: int | None = None,
@@ -77,14 +79,14 @@ def store_pixels(
     A video gives `num_frames` evenly spaced frames, a picture one, each resized to (size, size). jobs: number of worker
     processes, by default one per core. `on_clip` is called after each clip.
     """
-    path = _store_path(split, num_frames=num_frames, size=size, cache=cache)
+    path = _store_path(split, num_frames=num_frames, size=size, glance=glance, cache=cache)
     stored = _read(path, size)
     if stored:
         for _ in split.clips:
             on_clip()
     else:
         with written_whole(path) as temporary:
-            index = _decode(split, num_frames, size, temporary, on_clip, jobs or os.cpu_count() or 1)
+            index = _decode(split, num_frames, size, glance, temporary, on_clip, jobs or os.cpu_count() or 1)
             _append(index, temporary)
         stored = _read(path, size)
     if not stored:
@@ -107,9 +109,10 @@ def store_pixels(
 # --- The file: all frames, then the index, then the number of frames in 8 bytes ---
 
 
-def _store_path(split: Split, *, num_frames: int, size: int, cache: Path) -> Path:
+def _store_path(split: Split, *, num_frames: int, size: int, glance: GlanceKind, cache: Path) -> Path:
     """The file name is a hash of everything that determines the content."""
-    key = hashlib.sha256(json.dumps([STORE_FORMAT, num_frames, size]).encode())
+    # Grey is left out, so that files from before there were other kinds are still read.
+    key = hashlib.sha256(json.dumps([STORE_FORMAT, num_frames, size, *([glance] if glance != "grey" else [])]).encode())
     for clip in split.clips:
         key.update(json.dumps(file_facts(clip.path)).encode())
     return cache / f"{key.hexdigest()[:32]}.pixels"
@@ -150,20 +153,26 @@ class _Decoded(NamedTuple):
     """A clip whose frames have been written."""
 
     glances: NDArray[np.uint8]
-    """(frames, 56, 56)."""
+    """(frames, 56, 56), or with channels."""
     reason: str | None
     """Why there are none."""
 
 
 def _decode(
-    split: Split, num_frames: int, size: int, path: Path, on_clip: Callable[[], None], jobs: int
+    split: Split,
+    num_frames: int,
+    size: int,
+    glance: GlanceKind,
+    path: Path,
+    on_clip: Callable[[], None],
+    jobs: int,
 ) -> _Index:
     """Decode every clip into the file at `path`."""
     # Every clip has its rows beforehand, so that workers write independently of each other.
     most = np.array([1 if is_picture(clip.path) else num_frames for clip in split.clips], np.int64)
     firsts = most.cumsum() - most
     tasks = [_Task(str(clip.path), int(first)) for clip, first in zip(split.clips, firsts, strict=True)]
-    work = partial(_decode_clip, num_frames=num_frames, size=size, path=str(path))
+    work = partial(_decode_clip, num_frames=num_frames, size=size, glance=glance, path=str(path))
     few = most.sum() < FRAMES_PER_WORKER  # decoded in this process
     jobs = 1 if few else min(jobs, int(most.sum()) // FRAMES_PER_WORKER)
     timeout = None if few else CLIP_SECONDS
@@ -196,11 +205,11 @@ def _close_gaps(path: Path, firsts: NDArray[np.int64], counts: NDArray[np.int64]
         file.truncate(total * row_size)
 
 
-def _decode_clip(task: _Task, *, num_frames: int, size: int, path: str) -> _Decoded:
+def _decode_clip(task: _Task, *, num_frames: int, size: int, glance: GlanceKind, path: str) -> _Decoded:
     """Decode one clip and write its frames; runs in a worker process."""
-    nothing = np.empty((0, GLANCE_SIZE, GLANCE_SIZE), np.uint8)
+    nothing = np.empty((0, *glance_shape(glance)), np.uint8)
     try:
-        frames = pixels_and_glances(task.clip, num_frames=num_frames, size=size)
+        frames = pixels_and_glances(task.clip, num_frames=num_frames, size=size, glance=glance)
     except (UnreadableVideo, UnreadablePicture) as error:
         return _Decoded(nothing, str(error))
     except (OSError, ValueError, RuntimeError) as error:  # decoder errors on malformed input
@@ -209,4 +218,4 @@ def _decode_clip(task: _Task, *, num_frames: int, size: int, path: str) -> _Deco
         file.seek(task.first * size * size * 3)
         for pixels, _ in frames:
             file.write(pixels.tobytes())
-    return _Decoded(np.stack([glance for _, glance in frames]), None)
+    return _Decoded(np.stack([seen for _, seen in frames]), None)

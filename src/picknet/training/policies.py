@@ -26,7 +26,7 @@ from picknet.picking.learned import (
     SPREAD,
     STATE_SIZE,
 )
-from picknet.video.frame import GLANCE_SIZE
+from picknet.video.frame import GLANCE_CHANNELS, GLANCE_SIZE
 
 DROP, PICK = 0, 1
 """PickNet's two actions: the indices of its two logits."""
@@ -47,12 +47,16 @@ class Walk(NamedTuple):
 
 
 class PickNet(nn.Module):
-    """The paper's policy: two layers on the difference between a glance and the last picked glance."""
+    """The paper's policy: two layers on the difference between a glance and the last picked glance.
+
+    Here and below, glances of another kind than grey have channels: (…, channels, 56, 56), see `glance_shape`.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.threshold, self.max_gap = config.pick_threshold, config.max_gap or math.inf
-        self.hidden = nn.Linear(GLANCE_SIZE * GLANCE_SIZE, config.picker_hidden)
+        size = GLANCE_CHANNELS[config.glance] * GLANCE_SIZE * GLANCE_SIZE
+        self.hidden = nn.Linear(size, config.picker_hidden)
         self.decide = nn.Linear(config.picker_hidden, 2)
         with torch.no_grad():
             self.decide.bias[PICK] += _logit(config.initial_pick_probability)
@@ -134,12 +138,14 @@ class RatePickNet(nn.Module):
 
     A glance and its change go through a small convolution, which gives its code; its outline (14 × 14, without mean and
     contrast) is compared with those of the last frames and of the last picks. Before training the probability is the
-    same for every frame, which in inference gives a stride (see `RatePicker`).
+    same for every frame, which in inference gives a stride (see `RatePicker`). The convolution sees all channels of a
+    glance, outlines and measures are those of the first.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        sizes = (2, 16, 32, 32)
+        self.sees_picture = config.glance in ("grey", "colour")
+        sizes = (2 * GLANCE_CHANNELS[config.glance], 16, 32, 32)
         self.look = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in itertools.pairwise(sizes))
         self.code = nn.Linear(2 * sizes[-1] + NUM_MEASURES, CODE_SIZE)
         self.remember = nn.GRU(CODE_SIZE + NUM_RECENT, STATE_SIZE, batch_first=True)
@@ -209,9 +215,7 @@ class RatePickNet(nn.Module):
         distances, empty, frame, compared, counts = (
             part.repeat_interleave(samples, dim=0) for part in (distances, empty, frame, compared, counts)
         )
-        values = glances.flatten(2).float()
-        shows_something = (values.std(2, correction=0) >= FLAT).repeat_interleave(samples, dim=0)
-        is_lit = ((values.mean(2) >= DARK) & (values.mean(2) <= BRIGHT)).repeat_interleave(samples, dim=0)
+        shows_something, is_lit = (part.repeat_interleave(samples, dim=0) for part in self._quality(glances))
         rows = torch.arange(len(frame), device=glances.device)
         memory = torch.full((len(frame), NUM_PICKED), -1, device=glances.device)  # the last picks, newest first
         template = torch.zeros_like(compared[:, 0])
@@ -252,10 +256,25 @@ class RatePickNet(nn.Module):
             picked[rows[~any_pick], best_place[~any_pick]] = True
         return Walk(picked, torch.stack(log_probabilities, dim=1))
 
+    def _quality(self, glances: Tensor) -> tuple[Tensor, Tensor]:
+        """(batch, frames, 56, 56) or with channels, uint8 -> whether each frame shows something, and whether it is
+        neither dark nor bright: (batch, frames) bool, see `RatePicker`
+
+        Motion and packets have no picture, so that here every frame is good. In use the frame itself is looked at.
+        """
+        if not self.sees_picture:
+            good = torch.ones(glances.shape[:2], dtype=torch.bool, device=glances.device)
+            return good, good
+        luma = glances if glances.dim() == 4 else glances[:, :, 0]
+        values = luma.flatten(2).float()
+        means = values.mean(2)
+        return values.std(2, correction=0) >= FLAT, (means >= DARK) & (means <= BRIGHT)
+
     def _seen(self, glances: Tensor, previous: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(n, 56, 56) uint8 -> outlines: (n, OUTLINE_SIZE), codes: (n, CODE_SIZE), measures: (n, NUM_MEASURES)"""
-        now, before = grey(glances), grey(previous)
-        change = now - before
+        values, values_before = grey(glances), grey(previous)
+        changes = values - values_before
+        now, change = (part if part.dim() == 3 else part[:, 0] for part in (values, changes))
         side = math.isqrt(OUTLINE_SIZE)
         means = nn.functional.avg_pool2d(now[:, None], GLANCE_SIZE // side).flatten(1)
         centred = means - means.mean(1, keepdim=True)
@@ -273,7 +292,9 @@ class RatePickNet(nn.Module):
             ],
             dim=1,
         )
-        maps = torch.stack([now - 0.5, 4 * change], dim=1)
+        maps = torch.stack([values - 0.5, 4 * changes], dim=1)
+        if maps.dim() == 5:  # glances with channels
+            maps = maps.flatten(1, 2)
         for layer in self.look:
             maps = torch.relu(layer(maps))
         pooled = torch.cat([maps.mean(dim=(2, 3)), maps.amax(dim=(2, 3)), measures], dim=1)
@@ -298,7 +319,7 @@ class RatePickNet(nn.Module):
 
 
 def grey(glances: Tensor) -> Tensor:
-    """uint8 grey values as floats from 0 to 1."""
+    """uint8 values, grey or of another kind of glance, as floats from 0 to 1."""
     return glances.to(torch.float32) / 255
 
 

@@ -211,7 +211,7 @@ def _extended_network(start: Path, config: Config, train: Split) -> tuple[Networ
             if style not in vocabulary.styles:
                 rows[word] = weights[name][BOS]  # a new style starts as a copy of <bos>
         weights[name] = rows
-    settings = ("picker", "picker_hidden")
+    settings = ("picker", "picker_hidden", "glance")
     same_picker = all(getattr(old_config.model, key) == getattr(config.model, key) for key in settings)
     if not same_picker:
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("picknet.")}

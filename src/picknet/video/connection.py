@@ -13,8 +13,10 @@ import av
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
+from picknet.config import GlanceKind
 from picknet.video.access import file_options, network_options, reader_options
 from picknet.video.frame import USUAL_FPS, pixel_aspect
+from picknet.video.motion import export_vectors
 from picknet.video.passes import video_stream
 from picknet.video.pipe import Pipe
 from picknet.video.source import Location, UnreachableSource
@@ -40,6 +42,7 @@ class BrokenConnection(Exception):
 class Connection:
     """A source, opened once.
 
+    glance: the kind of glance that is wanted, as for `Video`.
     note: receives a line for people. on_data: called while a pipe is copied before its first frame; False ends that.
     """
 
@@ -49,6 +52,7 @@ class Connection:
         *,
         timeout: float,
         realtime: bool,
+        glance: GlanceKind = "grey",
         note: Callable[[str], object],
         on_data: Callable[[], bool],
     ) -> None:
@@ -59,6 +63,8 @@ class Connection:
         try:
             self._open(note, on_data)
             self._stream = video_stream(self._opened, location.name)
+            if glance == "motion":
+                export_vectors(self._stream, location.name)
         except BaseException:
             self._close()
             raise
@@ -78,6 +84,8 @@ class Connection:
         """Whether the source waits for the reader (back-pressure), so that no frame needs to be dropped."""
         self.arrives = not self.waits and not pacable
         """Whether packets arrive at the sender's speed."""
+        self.key_bytes = self.other_bytes = 0
+        """Bytes of the packets decoded so far: of keyframes, and of all other frames."""
         self.undecodable = False
         """Whether some of its data did not decode."""
 
@@ -104,6 +112,9 @@ class Connection:
             if packet is _SKIPPED:
                 decoder.flush_buffers()
                 continue
+            if packet is not None:
+                self.key_bytes += packet.size if packet.is_keyframe else 0
+                self.other_bytes += 0 if packet.is_keyframe else packet.size
             try:
                 pictures = decoder.decode(packet)
                 is_damaged = packet is not None and packet.is_corrupt

@@ -19,9 +19,21 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from picknet.config import GlanceKind
 from picknet.video.content import content_of
-from picknet.video.frame import USUAL_FPS, Frame, middles, pixel_aspect, quarter_turns, sampling_clock, sides
-from picknet.video.packets import Timetable
+from picknet.video.frame import (
+    USUAL_FPS,
+    Frame,
+    PacketBytes,
+    glance_shape,
+    middles,
+    pixel_aspect,
+    quarter_turns,
+    sampling_clock,
+    sides,
+)
+from picknet.video.motion import Motion
+from picknet.video.packets import PacketSums, Timetable
 from picknet.video.passes import Damage, Pass
 from picknet.video.pictures import is_picture, read_picture
 from picknet.video.source import VIDEO_SUFFIXES, UnreadableVideo, is_address, is_video_file
@@ -35,6 +47,8 @@ class Video:
     source: a path, the bytes of a file, a seekable binary file (read from its start), or the http(s) address of a
         file, which is downloaded into a temporary file.
     timeout: seconds to wait for the server of an address.
+    glance: the kind of glance that frames shall have beside grey and colour, which they always have. For motion, all
+        frames up to the last sampled one are decoded, and a codec without motion vectors is an error.
 
     name: the source for messages: its path, "bytes", the file's name, or the address without a password.
     width, height: pixels of an upright frame with square pixels.
@@ -45,8 +59,13 @@ class Video:
     """
 
     def __init__(
-        self, source: str | os.PathLike[str] | bytes | bytearray | BinaryIO, *, timeout: float = 15.0
+        self,
+        source: str | os.PathLike[str] | bytes | bytearray | BinaryIO,
+        *,
+        timeout: float = 15.0,
+        glance: GlanceKind = "grey",
     ) -> None:
+        self._glance = glance
         self._damage = Damage()
         self._timetable = Timetable()
         self._open_passes: set[Pass] = set()
@@ -94,7 +113,7 @@ class Video:
         """Yield the middle frames of `count` equal parts: frame ⌊(i + ½) n / count⌋ of n; all n if n ≤ count.
 
         only: yield only the samples with these indexes, and decode only what they depend on. If none of them can be
-            decoded, yield the last frame that can.
+            decoded, yield the last frame that can. These frames have no glances of motion and packets.
 
         n is the number of packets, read without decoding. A frame is identified by its timestamp, not by counting: if
         a packet holds no frame (a hidden reference, damage), the next frame takes its place and all others keep theirs,
@@ -103,29 +122,50 @@ class Video:
         """
         wanted = middles(self._num_frames, count)
         chosen = {index: position for index, position in enumerate(wanted) if only is None or index in only}
-        yield from self._quick_or_full(chosen, self._at_positions(wanted, only))
+        yield from self._quick_or_full(chosen, self._since_sample(looks=only is None), self._at_positions(wanted, only))
 
-    def sample_by_time(self, *, fps: float = 1.0) -> Iterator[Frame]:
+    def sample_by_time(self, *, fps: float = 1.0, only: Collection[int] | None = None) -> Iterator[Frame]:
         """Yield, as it is decoded, the first frame at or after each of 0, 1/fps, 2/fps … seconds.
+
+        only: as for `sample_evenly`, except that there may be none of them.
 
         A frame that is the first after several of these times (the picture stood still) is yielded once.
         """
-        wanted: list[int] = []
-        if (times := self._times) and times[0] == self._start:
-            is_due = sampling_clock(fps)
-            wanted = [position for position, time in enumerate(times) if is_due((time - times[0]) * self._unit)]
-        yield from self._quick_or_full(dict(enumerate(wanted)), self._at_ticks(fps))
+        wanted = self._positions_by_time(fps)
+        chosen = {index: position for index, position in enumerate(wanted) if only is None or index in only}
+        if wanted and not chosen:
+            return
+        yield from self._quick_or_full(
+            chosen, self._since_sample(looks=only is None), self._at_ticks(fps, only)
+        )
 
-    def _quick_or_full(self, wanted: Mapping[int, int], by_decoding_everything: Iterator[Frame]) -> Iterator[Frame]:
+    def packets_by_time(self, *, fps: float = 1.0) -> list[PacketBytes]:
+        """For each frame of `sample_by_time` the bytes of the packets since the one before: nothing is decoded for it.
+
+        Empty if the packets have no reliable timestamps, as in some AVI files.
+        """
+        since = _SinceSample(None, self._sums)
+        return [since.packets(position) for position in self._positions_by_time(fps)]
+
+    def _positions_by_time(self, fps: float) -> list[int]:
+        """Positions of the frames of `sample_by_time`; empty if the packets do not tell."""
+        if not (times := self._times) or times[0] != self._start:
+            return []
+        is_due = sampling_clock(fps)
+        return [position for position, time in enumerate(times) if is_due((time - times[0]) * self._unit)]
+
+    def _quick_or_full(
+        self, wanted: Mapping[int, int], since: "_SinceSample", by_decoding_everything: Iterator[Frame]
+    ) -> Iterator[Frame]:
         """The frames of `_decoded_at`; if they end early, the remaining ones by decoding everything."""
         num_yielded = 0
-        for frame in self._decoded_at(wanted):
+        for frame in self._decoded_at(wanted, since):
             yield frame
             num_yielded += 1
         if num_yielded < len(wanted) or not wanted:
             yield from itertools.islice(by_decoding_everything, num_yielded, None)
 
-    def _decoded_at(self, positions: Mapping[int, int]) -> Iterator[Frame]:
+    def _decoded_at(self, positions: Mapping[int, int], since: "_SinceSample") -> Iterator[Frame]:
         """Sample index → position: these frames, decoding only what they depend on, up to the first doubt.
 
         No more are yielded after damage, or if a frame does not appear where it is expected.
@@ -136,13 +176,15 @@ class Video:
         wanted = deque(zip(positions.items(), times, strict=True))
         with self._rewound_pass() as current:
             skip = current.can_skip and not self._is_interlaced
-            for time, picture in current.needed_pictures(self._timetable, times, skip=skip):
+            pictures = current.needed_pictures(self._timetable, times, skip=skip, from_start=since.needs_all)
+            for time, picture in pictures:
+                since.add(picture)
                 (index, number), next_time = wanted[0]
                 if time > next_time:
                     return
                 if time == next_time:
                     seconds = time * self._unit - self._start * self._unit
-                    yield self._frame(picture, index=index, seconds=seconds, number=number)
+                    yield self._frame(picture, index, seconds, number, *since.take(picture, number))
                     wanted.popleft()
                 if not wanted:
                     return
@@ -155,29 +197,62 @@ class Video:
         with self._pass() as current:
             index = num_served = num_yielded = 0
             last = None
+            since = self._since_sample(looks=only is None)
             for number, (picture, seconds) in enumerate(current.timed_pictures()):
-                position = bisect_left(self._times, picture.pts) if self._times and picture.pts is not None else number
+                since.add(picture)
+                position = self._position(picture, number)
                 if num_served < len(wanted) and position >= wanted[num_served]:
                     if only is None or index in only:
-                        yield self._frame(picture, index=index, seconds=seconds, number=position)
+                        yield self._frame(picture, index, seconds, position, *since.take(picture, position))
                         num_yielded += 1
                     num_served = bisect_right(wanted, position)
                     index += 1
                 last = picture, seconds
             if not num_yielded and last:  # the video broke off before the first sample
-                yield self._frame(last[0], index=max(index - 1, 0), seconds=last[1], number=number)
+                picture, seconds = last
+                yield self._frame(picture, max(index - 1, 0), seconds, number, *since.take(picture, number))
 
-    def _at_ticks(self, fps: float) -> Iterator[Frame]:
+    def _at_ticks(self, fps: float, only: Collection[int] | None = None) -> Iterator[Frame]:
         """The frames of `sample_by_time`, by decoding everything."""
         with self._pass() as current:
-            index, is_due = 0, sampling_clock(fps)
+            index, is_due, since = 0, sampling_clock(fps), self._since_sample(looks=only is None)
             for number, (picture, seconds) in enumerate(current.timed_pictures()):
+                since.add(picture)
                 if is_due(seconds):
-                    yield self._frame(picture, index=index, seconds=seconds, number=number)
+                    if only is None or index in only:
+                        position = self._position(picture, number)
+                        yield self._frame(picture, index, seconds, number, *since.take(picture, position))
                     index += 1
 
-    def _frame(self, picture: av.VideoFrame, *, index: int, seconds: float, number: int) -> Frame:
-        return Frame(picture, index=index, seconds=seconds, number=number, pixel_aspect=self._pixel_aspect)
+    def _frame(
+        self,
+        picture: av.VideoFrame,
+        index: int,
+        seconds: float,
+        number: int,
+        motion: NDArray[np.uint8] | None,
+        packets: PacketBytes | None,
+    ) -> Frame:
+        return Frame(
+            picture,
+            index=index,
+            seconds=seconds,
+            number=number,
+            pixel_aspect=self._pixel_aspect,
+            motion=motion,
+            packets=packets,
+        )
+
+    def _position(self, picture: av.VideoFrame, number: int) -> int:
+        """Position among all frames by timestamp; where there are none, `number`, counted while decoding."""
+        return bisect_left(self._times, picture.pts) if self._times and picture.pts is not None else number
+
+    def _since_sample(self, *, looks: bool = True) -> "_SinceSample":
+        """looks: whether anybody will look at the glances."""
+        return _SinceSample(
+            Motion() if self._glance == "motion" and looks else None,
+            self._sums if self._glance == "packets" and looks else None,
+        )
 
     @functools.cached_property
     def _times(self) -> "array[int] | None":
@@ -185,6 +260,12 @@ class Video:
         for _ in self._unread:
             pass
         return self._timetable.times()
+
+    @functools.cached_property
+    def _sums(self) -> PacketSums:
+        for _ in self._unread:
+            pass
+        return self._timetable.sums()
 
     @functools.cached_property
     def _num_frames(self) -> int:
@@ -195,7 +276,7 @@ class Video:
             return sum(1 for _ in current.timed_pictures())
 
     def _new_pass(self) -> Pass:
-        new = Pass(self._content, self._damage)
+        new = Pass(self._content, self._damage, motion=self._glance == "motion")
         self._open_passes.add(new)
         return new
 
@@ -229,6 +310,38 @@ class Video:
             self._close_pass(first)
 
 
+class _SinceSample:
+    """What a glance tells of the time since the sampled frame before: motion, or packets, or neither."""
+
+    def __init__(self, motion: Motion | None, sums: PacketSums | None) -> None:
+        self._motion = motion
+        self._sums = sums
+        self._first = 0
+        """Position of the first frame after the last sample."""
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether the frames between samples must be decoded, too."""
+        return self._motion is not None
+
+    def add(self, picture: av.VideoFrame) -> None:
+        if self._motion:
+            self._motion.add(picture)
+
+    def take(self, picture: av.VideoFrame, position: int) -> tuple[NDArray[np.uint8] | None, PacketBytes | None]:
+        """Motion and packets up to a sampled frame; begins anew."""
+        motion = self._motion.take(picture) if self._motion else None
+        return motion, self.packets(position) if self._sums else None
+
+    def packets(self, position: int) -> PacketBytes:
+        """Packets up to a sampled frame; begins anew."""
+        assert self._sums
+        keys, others = self._sums
+        # A packet may hold two frames, so there may be more frames than packets; and a timestamp may lie.
+        first, self._first = self._first, max(min(position + 1, len(keys) - 1), self._first)
+        return PacketBytes(keys=keys[self._first] - keys[first], others=others[self._first] - others[first])
+
+
 def stored_seconds(path: str | os.PathLike[str]) -> float | None:
     """The length in the header of a video file, without decoding it; None if it is missing or cannot be read."""
     if is_address(path):
@@ -242,11 +355,19 @@ def stored_seconds(path: str | os.PathLike[str]) -> float | None:
 
 
 def pixels_and_glances(
-    path: str | os.PathLike[str], *, num_frames: int, size: int
+    path: str | os.PathLike[str], *, num_frames: int, size: int, glance: GlanceKind = "grey"
 ) -> list[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
-    """Pixels (size, size, 3) and glance (56, 56) of evenly sampled frames of a video, or of the one of a picture."""
+    """Pixels (size, size, 3) and glance (`glance_shape`) of evenly sampled frames of a video, or of one picture.
+
+    A picture neither moves nor has packets, as if it had been there before.
+    """
+    shape = glance_shape(glance)
     if is_picture(path):
         pixels = read_picture(path, size)
-        return [(pixels, Frame.from_pixels(pixels, index=0, seconds=0.0).glance())]
-    with Video(path) as video:
-        return [(frame.pixels(size), frame.glance()) for frame in video.sample_evenly(count=num_frames)]
+        if glance not in ("grey", "colour"):
+            nothing = (128, 128, 0) if glance == "motion" else (0, 0)
+            return [(pixels, np.broadcast_to(np.array(nothing, np.uint8)[:, None, None], shape))]
+        return [(pixels, Frame.from_pixels(pixels, index=0, seconds=0.0).glance_as(glance).reshape(shape))]
+    with Video(path, glance=glance) as video:
+        frames = video.sample_evenly(count=num_frames)
+        return [(frame.pixels(size), frame.glance_as(glance).reshape(shape)) for frame in frames]

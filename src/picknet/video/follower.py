@@ -3,10 +3,12 @@
 import time
 from collections.abc import Callable, Iterator
 
+from picknet.config import GlanceKind
 from picknet.errors import PicknetError
 from picknet.video.connection import BrokenConnection, Connection
-from picknet.video.frame import Frame, sampling_clock
+from picknet.video.frame import Frame, PacketBytes, sampling_clock
 from picknet.video.frame_queue import Arrival, FrameQueue
+from picknet.video.motion import Motion
 from picknet.video.source import Location, UnreachableSource, UnreadableVideo
 from picknet.video.stream_clock import StreamClock
 
@@ -33,6 +35,7 @@ class Follower:
         realtime: bool,
         timeout: float,
         retries: int,
+        glance: GlanceKind,
         note: Callable[[str], object],
     ) -> None:
         self._location = location
@@ -40,6 +43,7 @@ class Follower:
         self._realtime = realtime
         self._timeout = timeout
         self._retries = retries
+        self._glance = glance
         self._note = note
         self._is_due = sampling_clock(fps)
         self._lost_at: float | None = None
@@ -59,6 +63,7 @@ class Follower:
                     self._location,
                     timeout=self._timeout,
                     realtime=self._realtime,
+                    glance=self._glance,
                     note=self._note,
                     on_data=self._queue.keep_alive,
                 )
@@ -93,8 +98,12 @@ class Follower:
         self._queue.drops = not connection.waits
         clock.connect(step=connection.step, live=not connection.waits)
         start = time.monotonic()
+        motion = Motion() if self._glance == "motion" else None
+        before = PacketBytes()
         pictures = connection.pictures(is_wanted=lambda: not self._queue.closed, drop=self._queue.drop)
         for picture, timestamp, arrived in pictures:
+            if motion:
+                motion.add(picture)
             seconds = clock.seconds(timestamp, arrived)
             if seconds is None:
                 continue  # it came before the download broke off
@@ -107,7 +116,17 @@ class Follower:
             if not (connection.waits or connection.arrives):
                 self._queue.sleep(start + seconds - time.monotonic())
                 arrived = time.monotonic()
-            yield Arrival(Frame(picture, index=0, seconds=seconds, pixel_aspect=connection.pixel_aspect), arrived)
+            sums = PacketBytes(keys=connection.key_bytes, others=connection.other_bytes)
+            frame = Frame(
+                picture,
+                index=0,
+                seconds=seconds,
+                pixel_aspect=connection.pixel_aspect,
+                motion=motion.take(picture) if motion else None,
+                packets=PacketBytes(keys=sums.keys - before.keys, others=sums.others - before.others),
+            )
+            before = sums
+            yield Arrival(frame, arrived)
         self._record_damage(connection, clock.now)
 
     def _record_damage(self, connection: Connection, seconds: float) -> None:

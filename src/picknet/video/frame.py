@@ -1,21 +1,26 @@
 """A decoded frame: its glance, which a picker sees, and its pixels, which the CNN sees."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from typing import Self
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, Self
 
 import av
 import numpy as np
-from av.video.reformatter import Interpolation, VideoReformatter
+from av.video.reformatter import ColorRange, Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from picknet.config import GlanceKind
 from picknet.errors import BadSetting, PicknetError
 
 GLANCE_SIZE = 56
 """Height and width of a glance, the small grey picture that a picker decides on."""
+GLANCE_CHANNELS: Mapping[GlanceKind, int] = {"grey": 1, "colour": 3, "motion": 3, "packets": 2}
+"""Channels of each kind of glance."""
 USUAL_FPS = 25.0
 """Frames a second, assumed where a video stores no frame rate."""
+_GLANCE_SCALING = Interpolation.AREA | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
+"""Bit-exact, so that the same frame is picked on every machine."""
 _SWSCALE_COLORSPACES = frozenset({0, 1, 2, 4, 5, 6, 7, 9})
 _UNSPECIFIED_COLORSPACE = 2
 _TIMESTAMP_ERROR = 0.0005
@@ -28,6 +33,19 @@ class BadPixels(PicknetError, ValueError, TypeError):
     """Frames that are not RGB arrays (H, W, 3) of uint8."""
 
 
+class NoSuchGlance(BadSetting):
+    """A kind of glance that a frame does not have: only a video has motion vectors and packets."""
+
+
+class PacketBytes(NamedTuple):
+    """Bytes of the packets since the sampled frame before, its own packet not counted, up to a frame's own."""
+
+    keys: int = 0
+    """Of keyframes."""
+    others: int = 0
+    """Of all other frames."""
+
+
 class Frame:
     """A decoded frame, kept in the decoder's pixel format: glance and pixels are computed when they are asked for.
 
@@ -36,7 +54,7 @@ class Frame:
     number: position among all frames of the video, from 0; None if they were not counted.
     """
 
-    __slots__ = ("_glance", "_picture", "_pixel_aspect", "index", "number", "seconds")
+    __slots__ = ("_glance", "_motion", "_packets", "_picture", "_pixel_aspect", "index", "number", "seconds")
 
     def __init__(
         self,
@@ -46,8 +64,13 @@ class Frame:
         seconds: float,
         number: int | None = None,
         pixel_aspect: float = 1.0,
+        motion: NDArray[np.uint8] | None = None,
+        packets: PacketBytes | None = None,
     ) -> None:
-        """pixel_aspect: width of a pixel divided by its height."""
+        """pixel_aspect: width of a pixel divided by its height.
+
+        motion: uint8 (3, 56, 56), see `Motion.take`; None if unknown, as is `packets`.
+        """
         if picture.colorspace not in _SWSCALE_COLORSPACES:
             # A rare or reserved colour matrix, which the scaler refuses: slightly wrong colours beat no picture.
             picture.colorspace = _UNSPECIFIED_COLORSPACE
@@ -56,6 +79,8 @@ class Frame:
         self.number = number
         self._picture = picture
         self._pixel_aspect = pixel_aspect
+        self._motion = motion
+        self._packets = packets
         self._glance: NDArray[np.uint8] | None = None
 
     @classmethod
@@ -68,6 +93,13 @@ class Frame:
         picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
         return cls(picture, index=index, seconds=seconds)
 
+    @classmethod
+    def blank(cls, size: int) -> Self:
+        """A black frame of (size, size) pixels, with glances of every kind, to run a model once before the first."""
+        picture = av.VideoFrame.from_ndarray(np.zeros((size, size, 3), np.uint8), format="rgb24")
+        still = np.zeros((GLANCE_CHANNELS["motion"], GLANCE_SIZE, GLANCE_SIZE), np.uint8)
+        return cls(picture, index=0, seconds=0.0, motion=still, packets=PacketBytes())
+
     def glance(self) -> NDArray[np.uint8]:
         """The frame small, grey and upright: uint8 (56, 56), 0 black to 255 white, computed once and read-only.
 
@@ -76,11 +108,33 @@ class Frame:
         gives the same glance of the same scene.
         """
         if self._glance is None:
-            # Bit-exact, so that the same frame is picked on every machine.
-            how = Interpolation.AREA | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
-            self._glance = self._scaled(GLANCE_SIZE, GLANCE_SIZE, "gray", how)
+            self._glance = self._scaled(GLANCE_SIZE, GLANCE_SIZE, "gray", _GLANCE_SCALING)
             self._glance.flags.writeable = False
         return self._glance
+
+    def glance_as(self, kind: GlanceKind) -> NDArray[np.uint8]:
+        """Another view of the frame for a policy: uint8 (channels, 56, 56), with `GLANCE_CHANNELS[kind]` channels.
+
+        grey: `glance`. colour: Y, Cb and Cr, all from 0 to 255; Y is `glance`.
+        motion: movement to the right and down since the sampled frame before, and intra-coded blocks: `Motion.take`.
+        packets: two planes of one value each, for the bytes of all packets since the sampled frame before that are no
+            keyframes, and for those of keyframes: 16 (10 + log₂ of the bits per pixel), at least 1; 0 for no packet.
+        """
+        if kind == "grey":
+            return self.glance()[None]
+        if kind == "colour":
+            return self._colours()
+        if kind == "motion" and self._motion is not None:
+            return self._motion
+        if kind == "packets" and self._packets is not None:
+            area = self._picture.width * self._picture.height
+            values = [_log_bits(self._packets.others, area), _log_bits(self._packets.keys, area)]
+            return np.broadcast_to(np.array(values, np.uint8)[:, None, None], (2, GLANCE_SIZE, GLANCE_SIZE))
+        if kind not in GLANCE_CHANNELS:
+            raise NoSuchGlance(f"glance is '{kind}'; possible: {', '.join(GLANCE_CHANNELS)}")
+        raise NoSuchGlance(
+            f"the frame at {self.seconds:.1f} s has no {kind}: only frames of a video do, opened with glance='{kind}'"
+        )
 
     def pixels(self, size: int | None = None) -> NDArray[np.uint8]:
         """The frame upright and with square pixels: RGB uint8 (H, W, 3), or squashed to (size, size, 3)."""
@@ -107,6 +161,33 @@ class Frame:
             self._picture, width, height, format=pixel_format, interpolation=how, threads=1
         )
         return np.array(np.rot90(scaled.to_ndarray(), quarter_turns(self._picture)))
+
+    def _colours(self) -> NDArray[np.uint8]:
+        scaled = VideoReformatter().reformat(
+            self._picture,
+            GLANCE_SIZE,
+            GLANCE_SIZE,
+            format="yuv444p",
+            interpolation=_GLANCE_SCALING,
+            dst_color_range=ColorRange.JPEG,
+            threads=1,
+        )
+        turned = np.rot90(scaled.to_ndarray(), quarter_turns(self._picture), axes=(1, 2))
+        colours: NDArray[np.uint8] = np.array(turned, np.uint8)
+        colours.flags.writeable = False
+        self._glance = colours[0]
+        return colours
+
+
+def _log_bits(num_bytes: int, area: int) -> int:
+    """0 for nothing; else 1 to 255: from 2⁻¹⁰ bits a pixel to nearly 2⁶."""
+    return min(max(round(16 * (10 + math.log2(8 * num_bytes / area))), 1), 255) if num_bytes else 0
+
+
+def glance_shape(kind: GlanceKind) -> tuple[int, ...]:
+    """Shape of a stored glance: (56, 56) if it is grey, as the paper's; otherwise (channels, 56, 56)."""
+    channels = () if kind == "grey" else (GLANCE_CHANNELS[kind],)
+    return *channels, GLANCE_SIZE, GLANCE_SIZE
 
 
 def frames_from(items: Iterable[Frame | NDArray[np.uint8]], *, fps: float = 1.0) -> Iterator[Frame]:

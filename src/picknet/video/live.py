@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, cast
 
+from picknet.config import GlanceKind
 from picknet.errors import BadSetting
 from picknet.video.file import Video
 from picknet.video.follower import Follower, LostSource
@@ -36,6 +37,8 @@ class Live:
 
     A source that sends no frame for `timeout` seconds is an error at first. Later it counts as lost, and is tried again
     `retries` times at increasing intervals, until frames arrive again; `note` receives a line about each of these.
+
+    glance: the kind of glance that frames shall have, as for `Video`.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Live:
         realtime: bool = False,
         timeout: float = 15.0,
         retries: int = 10,
+        glance: GlanceKind = "grey",
         note: Callable[[str], object] = _LOG.warning,
     ) -> None:
         if not 0 < timeout < math.inf:
@@ -55,6 +59,7 @@ class Live:
         self._fps = checked_fps(fps)
         self._realtime = realtime
         self._timeout = timeout
+        self._glance = glance
         self._location: Location | None = None
         """Of a pipe, a camera or a stream."""
         self._finite: Any = None
@@ -75,6 +80,7 @@ class Live:
                 realtime=realtime,
                 timeout=timeout,
                 retries=retries,
+                glance=glance,
                 note=note,
             )
         self._arrived: float | None = None
@@ -159,7 +165,7 @@ class Live:
 
     def _sampled(self) -> Iterator[Frame]:
         """The frames of a finite video."""
-        with Video(self._finite) as self._video:
+        with Video(self._finite, glance=self._glance) as self._video:
             yield from self._video.sample_by_time(fps=self._fps)
 
     # --- In a second thread ---

@@ -5,9 +5,19 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 MIN_SKIP = 6
 """Packets. Skipping fewer costs more than it saves: draining the decoder leaves its threads idle."""
+
+
+class PacketSums(NamedTuple):
+    """Bytes of the first 0, 1, 2 … frames of a video."""
+
+    keys: "array[int]"
+    """Of keyframes."""
+    others: "array[int]"
+    """Of all other frames."""
 
 
 @dataclass
@@ -17,15 +27,18 @@ class Timetable:
     is_trusted: bool = True
     """Whether each packet has consistent timestamps, so that a frame can be identified by its timestamp."""
     _shown: "array[int]" = field(default_factory=lambda: array("q"))
+    _sizes: "array[int]" = field(default_factory=lambda: array("q"))
+    """Bytes of each packet; negative for a keyframe."""
     _keys: list[int] = field(default_factory=list)
     """Numbers of the packets that decoding can start at."""
     _hidden: set[int] = field(default_factory=set)
     """Numbers of the packets whose frames an edit list hides."""
     _last_decoded: int | None = None
 
-    def add(self, *, shown: int | None, decoded: int | None, is_key: bool, is_hidden: bool) -> None:
+    def add(self, *, shown: int | None, decoded: int | None, is_key: bool, is_hidden: bool, num_bytes: int = 0) -> None:
         """Add the next packet: when its frame is shown, and when it is decoded."""
         number = len(self._shown)
+        self._sizes.append(-num_bytes if is_key else num_bytes)
         self._shown.append(0 if shown is None else shown)
         if is_key and shown is not None and (not self._keys or shown > self._shown[self._keys[-1]]):
             self._keys.append(number)
@@ -48,6 +61,16 @@ class Timetable:
         times = array("q", sorted(shown for number, shown in enumerate(self._shown) if number not in self._hidden))
         unique = all(one < other for one, other in itertools.pairwise(times))
         return times if self.is_trusted and unique else None
+
+    def sums(self) -> PacketSums:
+        """Bytes of the frames in the order shown, added up; in the order stored if the packets do not tell."""
+        numbers = [number for number in range(len(self._sizes)) if number not in self._hidden]
+        if self.is_trusted:
+            numbers.sort(key=self._shown.__getitem__)
+        sizes = [self._sizes[number] for number in numbers]
+        keys = itertools.accumulate((max(-size, 0) for size in sizes), initial=0)
+        others = itertools.accumulate((max(size, 0) for size in sizes), initial=0)
+        return PacketSums(array("q", keys), array("q", others))
 
     def needed(self, times: Collection[int]) -> list[range]:
         """The numbers of the packets to decode for the frames shown at these times, which are sorted.

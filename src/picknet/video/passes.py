@@ -13,6 +13,7 @@ from av.video.stream import VideoStream
 
 from picknet.video.content import Content
 from picknet.video.frame import USUAL_FPS
+from picknet.video.motion import export_vectors
 from picknet.video.packets import Timetable
 from picknet.video.source import UnreadableVideo
 
@@ -41,14 +42,21 @@ class Damage:
 
 
 class Pass:
-    """A video opened for one pass, with its own container and decoder."""
+    """A video opened for one pass, with its own container and decoder.
 
-    def __init__(self, content: Content, damage: Damage) -> None:
+    motion: whether pictures are to have motion vectors.
+    """
+
+    def __init__(self, content: Content, damage: Damage, *, motion: bool = False) -> None:
         self._content = content
         self._damage = damage
         self.container: InputContainer = content.open()
         try:
             self.stream = video_stream(self.container, content.name)
+            if motion:
+                export_vectors(self.stream, content.name)
+            # Decoding several frames at once, FFmpeg gives some vectors before they are decoded: each time others.
+            self._threads = "SLICE" if motion else "AUTO"
         except BaseException:
             self.container.close()
             raise
@@ -106,7 +114,11 @@ class Pass:
             if self._guesses_times and packet.pts != packet.dts:
                 timetable.is_trusted = False
             timetable.add(
-                shown=packet.pts, decoded=packet.dts, is_key=packet.is_keyframe, is_hidden=packet.is_discard
+                shown=packet.pts,
+                decoded=packet.dts,
+                is_key=packet.is_keyframe,
+                is_hidden=packet.is_discard,
+                num_bytes=packet.size,
             )
             yield packet
 
@@ -126,7 +138,7 @@ class Pass:
 
     def _pictures(self, packets: Packets) -> Iterator[av.VideoFrame]:
         """Every picture that decodes, in presentation order. What does not decode is recorded as damage."""
-        self.stream.thread_type = "AUTO"
+        self.stream.thread_type = self._threads
         num_packets = num_pictures = num_whole = 0
         last_packet = last_picture = self.stream.start_time or 0
         lost_at: int | None = None
@@ -163,7 +175,7 @@ class Pass:
             )
 
     def needed_pictures(
-        self, timetable: Timetable, times: Sequence[int], *, skip: bool
+        self, timetable: Timetable, times: Sequence[int], *, skip: bool, from_start: bool = False
     ) -> Iterator[tuple[int, av.VideoFrame]]:
         """The pictures shown at these times and those they depend on, in order, with their times.
 
@@ -171,13 +183,15 @@ class Pass:
         file that does not read as it did before.
 
         skip: whether frames to which no other refers need not be decoded.
+        from_start: whether all others are decoded, from the first one on.
         """
         decoder, wanted = self.stream.codec_context, frozenset(times)
         if not decoder.is_open:
-            self.stream.thread_type = "AUTO"
+            self.stream.thread_type = self._threads
         numbered = enumerate(self.packets())
         num_read = 0
-        for needed in timetable.needed(times):
+        ranges = timetable.needed(times)
+        for needed in [range(ranges[-1].stop)] if from_start else ranges:
             key_time = timetable.shown(needed.start)
             is_sure = needed.start == 0  # from the first packet on, this is what decoding everything does
             to_read = itertools.islice(numbered, needed.stop - num_read)
