@@ -22,14 +22,13 @@ again. Things that are compared were run alternately; a ratio is the median over
 quartiles. CPU time is that of all threads.
 """
 CAPTION = """
-A caption decodes only what its picks depend on if the picker does not look (as the shipped one), and what all 30
-samples depend on if it does ([architecture.md](architecture.md#the-walk)), so it can cost less than decoding
-everything. Its other costs do not depend on the size of the picture: a CNN pass for each pick, the encoder, and about
+A caption decodes what all 30 samples depend on, since the shipped picker looks at them; with a picker that does not look
+(`--picker every`, `uniform`, `random`), only what its picks depend on ([architecture.md](architecture.md#the-walk)). So it
+can cost less than decoding everything. Its other costs do not depend on the size of the picture: a CNN pass for each pick, the encoder, and about
 ten decoder steps of a beam.
 """
 CAPTION_STAGES = """
-The parts of that caption, each measured alone. Glances and the policy are not computed for the shipped picker; a
-policy that looks costs 0.9 ms a glance.
+The parts of that caption, each measured alone, glances and the policy for all 30 samples.
 """
 LIMIT = """
 If all cores were always busy with these stages alone, a caption would take this long, as a multiple of decoding
@@ -152,8 +151,10 @@ def summary(captioning: Facts | None, growing: Facts | None, starting: Facts | N
 
 
 PAPER_TIMES = {"all 30 frames": "5x", "random half": "2.5x", "k-means": "1x"}
-PARTS = ("open and decode what the picks need", "colour conversion", "CNN", "encoder", "decoder (beam)")
-"""The stages of a caption whose picker does not look."""
+PARTS = (
+    "open and decode what all samples need", "glance", "policy", "colour conversion", "CNN", "encoder", "decoder (beam)",
+)  # fmt: skip
+"""The stages of a caption."""
 
 
 def cost_column(clips: list[Facts]) -> str:
