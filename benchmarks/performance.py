@@ -22,9 +22,9 @@ again. Things that are compared were run alternately; a ratio is the median over
 quartiles. CPU time is that of all threads.
 """
 CAPTION = """
-A caption decodes what all 30 samples depend on, since the shipped picker looks at them; with a picker that does not look
-(`--picker every`, `uniform`, `random`), only what its picks depend on ([architecture.md](architecture.md#the-walk)). So it
-can cost less than decoding everything. Its other costs do not depend on the size of the picture: a CNN pass for each pick, the encoder, and about
+A caption decodes what all 30 samples depend on, since the shipped picker looks at them; with a picker that does not
+look (`--picker every`, `uniform`, `random`), only what its picks depend on ([architecture.md](architecture.md#the-walk)).
+So it can cost less than decoding everything. Its other costs do not depend on the size of the picture: a CNN pass for each pick, the encoder, and about
 ten decoder steps of a beam.
 """
 CAPTION_STAGES = """
@@ -152,8 +152,14 @@ def summary(captioning: Facts | None, growing: Facts | None, starting: Facts | N
 
 PAPER_TIMES = {"all 30 frames": "5x", "random half": "2.5x", "k-means": "1x"}
 PARTS = (
-    "open and decode what all samples need", "glance", "policy", "colour conversion", "CNN", "encoder", "decoder (beam)",
-)  # fmt: skip
+    "open and decode what all samples need",
+    "glance",
+    "policy",
+    "colour conversion",
+    "CNN",
+    "encoder",
+    "decoder (beam)",
+)
 """The stages of a caption."""
 
 
