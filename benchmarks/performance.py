@@ -23,9 +23,9 @@ quartiles. CPU time is that of all threads.
 """
 CAPTION = """
 A caption decodes what all 30 samples depend on, since the shipped picker looks at them; with a picker that does not
-look (`--picker every`, `uniform`, `random`), only what its picks depend on ([architecture.md](architecture.md#the-walk)).
-So it can cost less than decoding everything. Its other costs do not depend on the size of the picture: a CNN pass for each pick, the encoder, and about
-ten decoder steps of a beam.
+look (`--picker every`, `uniform`, `random`), only what its picks depend on
+([architecture.md](architecture.md#the-walk)). So it can cost less than decoding everything. Its other costs do not
+depend on the size of the picture: a CNN pass for each pick, the encoder, and about ten decoder steps of a beam.
 """
 CAPTION_STAGES = """
 The parts of that caption, each measured alone, glances and the policy for all 30 samples.

@@ -178,6 +178,6 @@ def test_the_stream_of_a_file_ends_where_the_offline_caption_of_its_frames_does(
         frames = list(video.sample_by_time(fps=1.0))
     one_scene = {"new_scene": lambda frame: False}
     updates = list(captioner.stream(SAMPLE, fps=1.0, **one_scene))
-    caption = captioner.caption(frames)
+    caption = captioner.caption(frames, picker=captioner.picker_at(spread=False))
     assert updates[-1].text == caption.text
     assert tuple(update.pick for update in updates) == caption.picks
