@@ -69,7 +69,9 @@ class Describer:
             watch = SceneWatch()
             # One walk through all scenes: the picker remembers what it has seen before.
             for frame, pick in walk.picks(walk.watched(new_scene or watch)):
-                if watch.is_unfamiliar:  # picked, so no flash: the scene need not wait for a second frame
+                # An unfamiliar frame that was chosen is no flash: the scene need not wait for a second one. A picker
+                # that picks every frame chooses none.
+                if watch.is_unfamiliar and picks and pick.index > picks[-1].index + 1:
                     watch.begin()
                     walk.scene += 1
                 if walk.scene != described or picks_of_scene == max_picks:

@@ -248,7 +248,7 @@ def test_a_model_has_the_picker_it_was_trained_with():
 
 
 def test_the_sizes_of_the_graph_are_those_of_the_picker():
-    inputs, outputs = signatures(attention=False, picker="rate")["policy"]
+    inputs, outputs = signatures(attention=False, picker="rate", glance="grey")["policy"]
     size = OUTLINE_SIZE + CODE_SIZE
     assert inputs["state"] == f"f32 n {STATE_SIZE}" == outputs["next_state"]
     assert inputs["recent"] == f"f32 n {NUM_RECENT} {size}"

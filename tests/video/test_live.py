@@ -557,7 +557,7 @@ def test_the_policy_remembers_the_scenes_before(attending_folder):
     updates = list(captioner.stream(pictures, new_scene=lambda frame: frame.index % 4 == 0))
     found = [update.pick.index for update in updates]
     frames = [Frame.from_pixels(picture, index=i, seconds=i) for i, picture in enumerate(pictures)]
-    assert found == [pick.index for _, pick in captioner.picker.pick(frames)]
+    assert found == [pick.index for _, pick in captioner.picker_at(spread=False).pick(frames)]
     assert updates[-1].scene > 0
 
 

@@ -62,9 +62,11 @@ class Environment:
     @torch.no_grad()
     def language_rewards(self, clips: Tensor, picked: Tensor, *, max_words: int) -> Tensor:
         """r_l of greedy captions, each in its clip's style. clips: (batch,), picked: (batch, frames) -> (batch,)"""
+        rewards = torch.zeros(len(clips), device=clips.device)
+        if not len(clips):  # no event of a batch of films has a pick
+            return rewards
         if len(self.judges) == 1:
             return self._rewards_by(0, clips, picked, max_words)
-        rewards = torch.zeros(len(clips), device=clips.device)
         for number in range(len(self.judges)):
             rows = (self.judge_of[clips] == number).nonzero()[:, 0]
             if len(rows):
