@@ -64,7 +64,7 @@ class Describer:
         with live:
             walk = Walk(live.name, live, picker, live)
             described: int | None = None  # the walk's number of the scene in memory
-            memory, picks_of_scene = SceneMemory(self._runtime), 0
+            memory = SceneMemory(self._runtime)
             picks: deque[Pick] = deque(maxlen=self._runtime.config.video.num_frames)
             watch = SceneWatch()
             # One walk through all scenes: the picker remembers what it has seen before.
@@ -74,13 +74,12 @@ class Describer:
                 if watch.is_unfamiliar and picks and pick.index > picks[-1].index + 1:
                     watch.begin()
                     walk.scene += 1
-                if walk.scene != described or picks_of_scene == max_picks:
-                    memory, described, picks_of_scene = SceneMemory(self._runtime), walk.scene, 0
+                if walk.scene != described or len(picks) == max_picks:
+                    memory, described = SceneMemory(self._runtime), walk.scene
                     picks.clear()
                     scene += 1
                 memory.add(frame)
                 picks.append(pick)
-                picks_of_scene += 1
                 total_picks += 1
                 previous, sentence = text, self.writer.write(memory, beam=beam)[0]
                 text = sentence.text
