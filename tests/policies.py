@@ -1,11 +1,18 @@
 """Inputs for policies of both kinds, and videos whose glances are given."""
 
+from typing import TYPE_CHECKING, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from picknet.config import ModelConfig
 from picknet.picking.learned import CODE_SIZE, NUM_PICKED, NUM_RECENT, OUTLINE_SIZE, STATE_SIZE
 from picknet.video.frame import GLANCE_SIZE, Frame
+
+if TYPE_CHECKING:
+    import torch
+
+    from picknet.training.policies import Policy
 
 
 def random_inputs(model: ModelConfig, rng: np.random.Generator, count: int) -> dict[str, NDArray[np.generic]]:
@@ -43,3 +50,27 @@ def frames_of(glances: NDArray[np.uint8]) -> list[Frame]:
         Frame.from_pixels(np.repeat(glance[:, :, None], 3, axis=2), index=index, seconds=index / 2)
         for index, glance in enumerate(glances)
     ]
+
+
+class Walked(NamedTuple):
+    """The actions of a policy, and their log-probabilities: (walks, frames)"""
+
+    picked: "torch.Tensor"
+    log_probabilities: "torch.Tensor"
+
+
+def walked(
+    picknet: "Policy",
+    glances: "torch.Tensor",
+    counts: "torch.Tensor",
+    *,
+    samples: int = 1,
+    generator: "torch.Generator | None" = None,
+    **settings: object,
+) -> Walked:
+    """A walk: sampled if a generator is given, otherwise as in inference."""
+    from picknet.training.policies import draw_chances
+
+    chances = None if generator is None else draw_chances(glances, samples, generator)
+    picked = picknet.walk(glances, counts, chances, **settings)
+    return Walked(picked, picknet.log_probabilities(glances, counts, picked[: len(counts) * samples]))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from policies import frames_of, lively_glances, random_inputs
+from policies import frames_of, lively_glances, random_inputs, walked
 
 import picknet
 from picknet.model.folder import DEFAULT_MODEL, SHIPPED
@@ -152,7 +152,7 @@ def test_the_picks_of_a_long_video_are_those_of_its_walk_in_pytorch(captioner, n
     frames = frames_of(lively_glances(np.random.default_rng(8), 120))
     glances = torch.from_numpy(np.stack([frame.glance() for frame in frames]))[None]
     with torch.inference_mode():
-        walk = network[0].picknet.walk(glances, torch.tensor([120]), rate=rate)
+        walk = walked(network[0].picknet, glances, torch.tensor([120]), rate=rate)
     assert indices(captioner.picker_at(rate), frames) == walk.picked[0].nonzero().flatten().tolist()
 
 
@@ -163,7 +163,7 @@ def test_graphs_and_pytorch_pick_the_same_frames_and_write_the_same_words(path, 
         frames = list(video.sample_evenly(count=config.video.num_frames))
     glances = torch.from_numpy(np.stack([frame.glance() for frame in frames]))[None]
     with torch.inference_mode():
-        picked = torch_network.picknet.walk(glances, torch.tensor([len(frames)])).picked
+        picked = walked(torch_network.picknet, glances, torch.tensor([len(frames)])).picked
         chosen = [frame for frame, pick in zip(frames, picked[0].tolist(), strict=True) if pick]
         pixels = torch.from_numpy(np.stack([frame.pixels(config.model.image_size) for frame in chosen]))
         memory = torch_network.encoder(torch_network.cnn(pixels)[None], torch.tensor([len(chosen)]))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from policies import frames_of, lively_glances, random_inputs
+from policies import frames_of, lively_glances, random_inputs, walked
 
 from picknet.errors import PicknetError
 from picknet.model.folder import BadModel, tensor_spans
@@ -118,7 +118,9 @@ def test_the_picks_of_a_policy_with_a_memory_are_those_of_its_walk_in_training(a
 
     frames = frames_of(lively_glances(np.random.default_rng(6), 40))
     seen = np.stack([frame.glance() for frame in frames])
-    walk = load_network(attending.folder)[0].picknet.walk(torch.from_numpy(seen[None]), torch.tensor([40]), rate=rate)
+    walk = walked(
+        load_network(attending.folder)[0].picknet, torch.from_numpy(seen[None]), torch.tensor([40]), rate=rate
+    )
     picks = [pick.index for _, pick in RatePicker(attending.policy, rate=rate, spread=True).pick(frames)]
     assert picks == walk.picked[0].nonzero().flatten().tolist()
     assert len(set(np.diff(picks))) > 1  # not a stride: it looks

@@ -22,7 +22,7 @@ from picknet.training.films import (
     make_clips,
     make_films,
 )
-from picknet.training.policies import RatePickNet, Walk
+from picknet.training.policies import Policy, RatePickNet
 from picknet.training.stages import film_loss, with_films
 
 NUM_CLIPS, NUM_FRAMES = 6, 12
@@ -204,16 +204,20 @@ def test_picks_of_a_film_are_picks_of_its_clips():
     assert places == [[[2, 4], [], []], [[], [], []], [[], [1, 3], []], [[], [], [0]]]
 
 
-class Dealt:
+class Dealt(Policy):
     """A policy whose samples are given; the log-probability of each action is one weight."""
 
     def __init__(self, picked):
+        super().__init__()
         self.picked = torch.tensor(picked, dtype=torch.bool)
-        self.log_probabilities = torch.zeros(self.picked.shape, requires_grad=True)
+        self.weights = torch.zeros(self.picked.shape, requires_grad=True)
 
-    def walk(self, glances, counts, *, samples, generator):
-        assert len(self.picked) == samples * len(glances)
-        return Walk(self.picked, self.log_probabilities)
+    def walk(self, glances, counts, chances):
+        assert chances.T.shape == self.picked.shape
+        return self.picked
+
+    def log_probabilities(self, glances, counts, picked):
+        return self.weights
 
 
 class Judged:
@@ -252,7 +256,7 @@ def test_every_segment_of_a_film_has_its_own_credit():
     segments = [[0, 0, 0, 0, 1, 1]] * 2 + [[0, 1, 1, 1, 2, 2]] * 2
     loss.backward()
     expected = [[-row[segment] / 4 for segment in of] for row, of in zip(advantages, segments, strict=True)]
-    assert torch.allclose(policy.log_probabilities.grad, torch.tensor(expected))
+    assert torch.allclose(policy.weights.grad, torch.tensor(expected))
     # Three events in two samples: six in all.
     rewards = 0.14 - 0.02 - 0.02 + 0.14 + 0.08
     assert figures["reward"].item() == pytest.approx(rewards / 6)
@@ -272,8 +276,8 @@ def test_the_diversity_of_an_event_is_that_of_its_clip():
     loss, figures = film_loss(policy, environment, config, hand_made(), torch.Generator())
     assert figures["reward"].item() == pytest.approx(0.5 * 2 / 6)
     loss.backward()
-    assert policy.log_probabilities.grad[0].tolist() == pytest.approx([-0.25] * 4 + [0, 0])
-    assert not policy.log_probabilities.grad[2:].any()
+    assert policy.weights.grad[0].tolist() == pytest.approx([-0.25] * 4 + [0, 0])
+    assert not policy.weights.grad[2:].any()
 
 
 def test_films_without_any_pick_have_a_loss():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from clips import write_clip
-from policies import random_inputs
+from policies import random_inputs, walked
 
 from picknet.captioner import Captioner, load
 from picknet.cli import main
@@ -106,7 +106,7 @@ def test_an_exported_policy_picks_what_the_network_picks(run: Path, captioner: C
             glances = np.stack([frame.glance_as(kind) for frame in video.sample_evenly(count=6)])
         assert glances.shape == (6, GLANCE_CHANNELS[kind], 56, 56)
         with torch.no_grad():
-            picked = network.picknet.walk(torch.from_numpy(glances)[None], torch.tensor([6])).picked[0]
+            picked = walked(network.picknet, torch.from_numpy(glances)[None], torch.tensor([6])).picked[0]
         caption = captioner.caption(clip)
         assert [pick.index for pick in caption.picks] == picked.nonzero()[:, 0].tolist()
 
@@ -232,8 +232,8 @@ def test_colours_that_have_no_weight_change_nothing() -> None:
         else:
             wide[:, : 56 * 56] = weights[first]
         colour.load_state_dict(weights | {first: wide})
-        expected = grey.walk(colours[:, :, 0], counts, samples=2, generator=torch.Generator().manual_seed(1))
-        found = colour.walk(colours, counts, samples=2, generator=torch.Generator().manual_seed(1))
+        expected = walked(grey, colours[:, :, 0], counts, samples=2, generator=torch.Generator().manual_seed(1))
+        found = walked(colour, colours, counts, samples=2, generator=torch.Generator().manual_seed(1))
         assert torch.equal(found.picked, expected.picked)
         torch.testing.assert_close(found.log_probabilities, expected.log_probabilities)
 
@@ -248,7 +248,7 @@ def test_every_channel_is_seen(policy: type[PickNet] | type[RatePickNet], kind: 
     counts = torch.tensor([4])
 
     def decided(seen: torch.Tensor) -> torch.Tensor:
-        return picknet.walk(seen, counts, generator=torch.Generator().manual_seed(0)).log_probabilities
+        return walked(picknet, seen, counts, generator=torch.Generator().manual_seed(0)).log_probabilities
 
     for channel in range(GLANCE_CHANNELS[kind]):
         changed = glances.clone()

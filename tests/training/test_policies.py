@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from policies import frames_of, lively_glances
+from policies import frames_of, lively_glances, walked
 
 from picknet.config import ModelConfig
 from picknet.picking.learned import (
@@ -92,7 +92,7 @@ def test_picknet_starts_with_the_initial_pick_probability():
 def test_the_first_frame_is_always_picked_and_others_are_compared_with_the_last_pick():
     picknet = PickNet(SMALL)
     clip = glances(1, 8)
-    walk = picknet.walk(clip, torch.tensor([8]))
+    walk = walked(picknet, clip, torch.tensor([8]))
     template, picked, log_probabilities = clip[:, 0], [True], [0.0]  # forced
     for t in range(1, 8):
         log_policy = picknet(clip[:, t], template).log_softmax(-1)[0]
@@ -107,8 +107,8 @@ def test_the_first_frame_is_always_picked_and_others_are_compared_with_the_last_
 def test_padding_of_a_short_clip_is_never_picked_and_not_part_of_the_loss():
     picknet = PickNet(SMALL)
     clip = glances(1, 8)
-    short = picknet.walk(clip[:, :3], torch.tensor([3]), generator=torch.Generator().manual_seed(1))
-    padded = picknet.walk(clip, torch.tensor([3]), generator=torch.Generator().manual_seed(1))
+    short = walked(picknet, clip[:, :3], torch.tensor([3]), generator=torch.Generator().manual_seed(1))
+    padded = walked(picknet, clip, torch.tensor([3]), generator=torch.Generator().manual_seed(1))
     assert not padded.picked[0, 3:].any()
     assert padded.picked[0, :3].tolist() == short.picked[0].tolist()
     expected = [*short.log_probabilities[0].tolist(), 0, 0, 0, 0, 0]
@@ -121,7 +121,7 @@ def test_a_pick_forced_by_max_gap_is_not_part_of_the_loss():
     torch.nn.init.zeros_(picknet.decide.weight)
     with torch.no_grad():
         picknet.decide.bias.copy_(torch.tensor([math.log(9.0), 0.0]))  # drops nine times out of ten
-    walk = picknet.walk(glances(1, 8), torch.tensor([8]))
+    walk = walked(picknet, glances(1, 8), torch.tensor([8]))
     assert walk.picked[0].nonzero().flatten().tolist() == [0, 3, 6]
     drop = math.log(0.9)
     assert walk.log_probabilities[0].tolist() == pytest.approx([0, drop, drop, 0, drop, drop, 0, drop], abs=1e-5)
@@ -132,7 +132,7 @@ def test_sampled_picks_follow_the_policy():
     torch.nn.init.zeros_(picknet.decide.weight)
     with torch.no_grad():
         picknet.decide.bias.copy_(torch.tensor([0.0, math.log(3.0)]))  # picks three times out of four
-    walk = picknet.walk(glances(1, 11).expand(400, -1, -1, -1), torch.full((400,), 11), generator=torch.Generator())
+    walk = walked(picknet, glances(1, 11).expand(400, -1, -1, -1), torch.full((400,), 11), generator=torch.Generator())
     assert walk.picked[:, 1:].float().mean().item() == pytest.approx(0.75, abs=0.03)  # 4000 draws: 4 deviations
     picks = walk.picked[:, 1:].sum(1)
     expected = picks * math.log(0.75) + (10 - picks) * math.log(0.25)
@@ -143,12 +143,12 @@ def test_sampled_picks_follow_the_policy():
 def test_the_walks_of_a_clip_are_consecutive(kind):
     picknet = kind(SMALL)
     clips, counts = glances(2, 9), torch.tensor([9, 4])
-    walk = picknet.walk(clips, counts, samples=3, generator=torch.Generator().manual_seed(0))
+    walk = walked(picknet, clips, counts, samples=3, generator=torch.Generator().manual_seed(0))
     assert walk.picked.shape == (6, 9)
     assert not walk.picked[3:, 4:].any()
     assert walk.picked[:3, 4:].any()
-    again = picknet.walk(
-        clips.repeat_interleave(3, 0), counts.repeat_interleave(3), generator=torch.Generator().manual_seed(0)
+    again = walked(
+        picknet, clips.repeat_interleave(3, 0), counts.repeat_interleave(3), generator=torch.Generator().manual_seed(0)
     )
     assert torch.equal(walk.picked, again.picked)
     torch.testing.assert_close(walk.log_probabilities, again.log_probabilities)
@@ -164,7 +164,7 @@ def test_the_gradient_of_reinforce_is_p_minus_the_action_times_the_advantage():
 
 
 def test_an_untrained_policy_has_the_same_probability_everywhere():
-    walk = RatePickNet(RATE).walk(lively(2, 9), torch.tensor([9, 5]), samples=2, generator=torch.Generator())
+    walk = walked(RatePickNet(RATE), lively(2, 9), torch.tensor([9, 5]), samples=2, generator=torch.Generator())
     present = torch.arange(9) < torch.tensor([9, 9, 5, 5])[:, None]
     expected = torch.where(walk.picked, math.log(0.2), math.log(0.8)) * present
     torch.testing.assert_close(walk.log_probabilities, expected, atol=1e-5, rtol=0)
@@ -172,25 +172,27 @@ def test_an_untrained_policy_has_the_same_probability_everywhere():
 
 def test_an_untrained_policy_picks_at_a_stride():
     # −log₂(1 − 0.2) = 0.3219 a frame: 0.5 + 0.3219 n is above 1, 2, 3 with frames 1, 4 and 7; frame 1 is too soon.
-    walk = RatePickNet(RATE).walk(lively(2, 10), torch.tensor([10, 7]), spread=False)
+    walk = walked(RatePickNet(RATE), lively(2, 10), torch.tensor([10, 7]), spread=False)
     assert places(walk.picked) == [[2, 5, 8], [2, 5]]
     # At half the rate it is above 1 and 2 with frames 3 and 9.
-    walk = RatePickNet(RATE).walk(lively(1, 10), torch.tensor([10]), rate=0.5, spread=False)
+    walk = walked(RatePickNet(RATE), lively(1, 10), torch.tensor([10]), rate=0.5, spread=False)
     assert places(walk.picked) == [[3, 9]]
 
 
 def test_a_clip_that_ends_without_a_pick_gets_its_likeliest_frame():
-    picknet, counts = trained_policy(), [8, 8, 8, 8, 2, 1]
-    walk = picknet.walk(lively(6, 8), torch.tensor(counts), rate=0.02)
-    # All were dropped at first: the likeliest frame is the one that it was least likely to drop.
-    likeliest = [[int(row[:count].argmin())] for row, count in zip(walk.log_probabilities, counts, strict=True)]
-    assert places(walk.picked) == likeliest
+    picknet = trained_policy()
+    clips, counts = lively(6, 8), torch.tensor([8, 8, 8, 8, 2, 1])
+    picked = picknet.walk(clips, counts, rate=0.02)
+    # Where all are dropped, the likeliest frame is the one that is least likely to be dropped.
+    dropped = picknet.log_probabilities(clips, counts, torch.zeros_like(picked))
+    likeliest = [[int(row[:count].argmin())] for row, count in zip(dropped, counts, strict=True)]
+    assert places(picked) == likeliest
     assert len({*map(tuple, likeliest)}) > 1
 
 
 def test_a_sampled_clip_may_have_no_pick():
     picknet = RatePickNet(replace(RATE, initial_pick_probability=0.01))
-    walk = picknet.walk(lively(1, 3), torch.tensor([3]), samples=20, generator=torch.Generator().manual_seed(0))
+    walk = walked(picknet, lively(1, 3), torch.tensor([3]), samples=20, generator=torch.Generator().manual_seed(0))
     assert 0 in walk.picked.sum(1).tolist()
 
 
@@ -213,7 +215,7 @@ def stepped(picknet, clip, actions):
 
 def test_a_walk_is_the_policy_frame_by_frame():
     picknet, clip = trained_policy(), lively(40)
-    walk = picknet.walk(clip[None], torch.tensor([40]), generator=torch.Generator().manual_seed(2))
+    walk = walked(picknet, clip[None], torch.tensor([40]), generator=torch.Generator().manual_seed(2))
     actions = walk.picked[0].tolist()
     assert NUM_PICKED // 4 < sum(actions) < 40
     with torch.no_grad():
@@ -227,7 +229,7 @@ def test_more_picks_than_the_memory_holds():
     picknet, clip = trained_policy(std=1.0), lively(60)
     with torch.no_grad():
         picknet.decide.bias += 3
-    walk = picknet.walk(clip[None], torch.tensor([60]), generator=torch.Generator().manual_seed(2))
+    walk = walked(picknet, clip[None], torch.tensor([60]), generator=torch.Generator().manual_seed(2))
     actions = walk.picked[0].tolist()
     assert sum(actions) > 2 * NUM_PICKED
     with torch.no_grad():
@@ -248,7 +250,7 @@ def test_a_walk_without_a_generator_picks_what_the_picker_picks(rate, spread):
         return {"logits": logits.numpy(), "embeddings": embeddings.numpy(), "next_state": state.numpy()}
 
     with torch.no_grad():
-        walk = picknet.walk(clips, counts, rate=rate, spread=spread)
+        walk = walked(picknet, clips, counts, rate=rate, spread=spread)
     for clip, count, expected in zip(clips.numpy(), counts.tolist(), places(walk.picked), strict=True):
         frames = frames_of(clip[:count])
         assert all((frame.glance() == glance).all() for frame, glance in zip(frames, clip, strict=False))
@@ -331,7 +333,7 @@ class Peer:
 
 def test_the_policy_with_a_memory_against_numpy():
     picknet, clip = trained_policy(), lively(12)
-    walk = picknet.walk(clip[None], torch.tensor([12]), generator=torch.Generator().manual_seed(3))
+    walk = walked(picknet, clip[None], torch.tensor([12]), generator=torch.Generator().manual_seed(3))
     peer, expected = Peer(picknet), []
     for glance, action in zip(clip.numpy(), walk.picked[0].tolist(), strict=True):
         logit = peer.logit(glance)
@@ -347,7 +349,7 @@ def test_the_charge_of_a_walk_against_numpy(spread, dial):
     # The rule in float64, frame by frame, from the peer's log-odds.
     picknet, clip = trained_policy(std=8.0), lively(40)
     with torch.no_grad():
-        walk = picknet.walk(clip[None], torch.tensor([40]), rate=dial, spread=spread)
+        walk = walked(picknet, clip[None], torch.tensor([40]), rate=dial, spread=spread)
     peer, charge, mean, passed_over, expected = Peer(picknet), FIRST_CHARGE, 0.0, 0, []
     for t, glance in enumerate(clip.numpy()):
         logit = peer.logit(glance)
@@ -369,7 +371,7 @@ def test_the_charge_of_a_walk_against_numpy(spread, dial):
 def test_glances_of_one_colour_have_finite_embeddings_and_gradients(value):
     picknet = trained_policy()
     blank = torch.full((1, 6, 56, 56), value, dtype=torch.uint8)
-    walk = picknet.walk(blank, torch.tensor([6]), generator=torch.Generator().manual_seed(0))
+    walk = walked(picknet, blank, torch.tensor([6]), generator=torch.Generator().manual_seed(0))
     assert walk.log_probabilities.isfinite().all()
     walk.log_probabilities.sum().backward()
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in picknet.parameters())
@@ -383,7 +385,7 @@ def test_glances_of_one_colour_have_finite_embeddings_and_gradients(value):
 
 def test_the_first_step_of_a_policy_with_a_memory_has_gradients():
     picknet = RatePickNet(RATE)
-    walk = picknet.walk(lively(2, 12), torch.tensor([12, 12]), generator=torch.Generator().manual_seed(0))
+    walk = walked(picknet, lively(2, 12), torch.tensor([12, 12]), generator=torch.Generator().manual_seed(0))
     walk.log_probabilities.sum().backward()
     assert picknet.decide.weight.grad.abs().max() > 0
 
@@ -392,7 +394,7 @@ def test_the_first_step_of_a_policy_with_a_memory_has_gradients():
 def test_the_gradient_of_a_walk_is_that_of_its_single_decisions(max_gap):
     picknet = PickNet(replace(SMALL, max_gap=max_gap))
     clips, counts, weighting = glances(3, 7), torch.tensor([7, 4, 7]), torch.randn(6, 7)
-    walk = picknet.walk(clips, counts, samples=2, generator=torch.Generator().manual_seed(2))
+    walk = walked(picknet, clips, counts, samples=2, generator=torch.Generator().manual_seed(2))
     found = torch.autograd.grad((walk.log_probabilities * weighting).sum(), list(picknet.parameters()))
     total = 0.0
     for row, picked in enumerate(walk.picked.tolist()):
@@ -410,8 +412,8 @@ def test_the_gradient_of_a_walk_is_that_of_its_single_decisions(max_gap):
 @pytest.mark.parametrize("kind", [PickNet, RatePickNet])
 def test_the_greedy_walks_may_come_along_with_the_sampled_ones(kind):
     picknet, clips, counts = kind(SMALL), glances(3, 9), torch.tensor([9, 4, 1])
-    both = picknet.walk(clips, counts, samples=2, generator=torch.Generator().manual_seed(1), and_greedy=True)
-    sampled = picknet.walk(clips, counts, samples=2, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(both.picked, torch.cat([sampled.picked, picknet.walk(clips, counts).picked]))
+    both = walked(picknet, clips, counts, samples=2, generator=torch.Generator().manual_seed(1), and_greedy=True)
+    sampled = walked(picknet, clips, counts, samples=2, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(both.picked, torch.cat([sampled.picked, walked(picknet, clips, counts).picked]))
     assert both.log_probabilities.shape == (6, 9)
     torch.testing.assert_close(both.log_probabilities, sampled.log_probabilities)

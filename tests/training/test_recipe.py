@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from policies import walked
 
 from picknet.config import STAGES, BadConfig, Config, ModelConfig, parse_config, to_toml
 from picknet.data import BadData
@@ -44,6 +45,7 @@ from picknet.training.stages import (
     leave_one_out,
     policy_loss,
     random_subsets,
+    sample_picks,
     validation,
 )
 
@@ -341,9 +343,7 @@ class Stopped(Exception):
     """Somebody pulled the plug."""
 
 
-def test_a_training_from_pixels_that_is_stopped_ends_as_an_uninterrupted_one(
-    mixed, from_pixels, tmp_path, monkeypatch
-):
+def test_a_training_from_pixels_that_is_stopped_ends_as_an_uninterrupted_one(mixed, from_pixels, tmp_path, monkeypatch):
     monkeypatch.setattr("picknet.training.runs.SAVE_SECONDS", 0.0)
     out, cache = tmp_path / "stopped", from_pixels.parent / "feature-cache"
     settings = {"data": mixed, "out": out, "cache": cache, "device": "cpu"}
@@ -707,8 +707,8 @@ def test_adaptation_minimises_the_sum_of_both_losses(prepared):
     assert sorted(batch.captions.tolist()) == [0, 1, 2, 3]
     assert clips.tolist() == data.owners[batch.captions.numpy()].tolist()
     glances, counts = data.train.glances[clips], data.train.counts[clips]
-    sampled = network.picknet.walk(glances, counts, generator=torch.Generator().manual_seed(1))
-    greedy = network.picknet.walk(glances, counts).picked
+    sampled = walked(network.picknet, glances, counts, generator=torch.Generator().manual_seed(1))
+    greedy = walked(network.picknet, glances, counts).picked
     references = {clip.name: [tokenise(c) for c in clip.captions] for clip in data.train.clips}
     picking, words = torch.zeros(()), []
     for i, (clip, caption) in enumerate(zip(clips.tolist(), batch.captions.tolist(), strict=True)):
@@ -761,18 +761,25 @@ def test_where_writing_is_slow_checkpoints_are_written_less_often():
     assert [pause_after(seconds) for seconds in (0.1, 1.5, 60.0)] == pytest.approx([20.0, 50.0, 120.0])
 
 
+def sampled_loss(picknet, environment, config, clips, most_picks, generator, *, samples):
+    """-> the loss, the sampled picks, and the figures"""
+    sample = sample_picks(picknet, environment, config, clips, generator, samples=samples)
+    loss, figures = policy_loss(picknet, environment, config, sample, most_picks)
+    return loss, sample.picked, figures
+
+
 def test_the_advantage_is_the_sampled_reward_minus_the_greedy_one(prepared):
     network, data = prepared
     config = replace(CONFIG, reward=replace(CONFIG.reward, min_picks=1, max_picks_floor=6))
     network.eval()
     clips = torch.tensor([0, 1])
-    loss, picked, figures = policy_loss(
+    loss, picked, figures = sampled_loss(
         network.picknet, Environment.of(network, data), config, clips, 6, torch.Generator().manual_seed(1), samples=1
     )
-    walk = network.picknet.walk(data.train.glances, data.train.counts, generator=torch.Generator().manual_seed(1))
+    walk = walked(network.picknet, data.train.glances, data.train.counts, generator=torch.Generator().manual_seed(1))
     assert torch.equal(walk.picked, picked)
     rewards = []
-    for mask in (picked, network.picknet.walk(data.train.glances, data.train.counts).picked):
+    for mask in (picked, walked(network.picknet, data.train.glances, data.train.counts).picked):
         for i in range(2):
             memory = network.encoder(data.train.features[i][mask[i]][None], mask[i].sum()[None])
             words = network.decoder.write(memory, max_words=config.text.max_words)
@@ -794,7 +801,7 @@ def test_several_samples_of_a_clip_share_its_baseline(prepared):
     network.eval()
     generator = torch.Generator().manual_seed(1)
     environment = Environment.of(network, data)
-    _, picked, _ = policy_loss(network.picknet, environment, CONFIG, torch.tensor([0, 1]), 6, generator, samples=3)
+    _, picked, _ = sampled_loss(network.picknet, environment, CONFIG, torch.tensor([0, 1]), 6, generator, samples=3)
     assert picked.shape == (6, 6)
     assert not picked[3:, 4:].any()  # the second clip has four frames, in all three of its samples
     assert picked[:3, 4:].any()
@@ -815,15 +822,15 @@ def test_the_baseline_may_be_the_other_samples(prepared):
         reinforcement=replace(CONFIG.reinforcement, baseline="others"),
     )
     clips, generator = torch.tensor([0, 1]), torch.Generator().manual_seed(1)
-    loss, picked, figures = policy_loss(
+    loss, picked, figures = sampled_loss(
         network.picknet, Environment.of(network, data), config, clips, 6, generator, samples=3
     )
     # A pick costs 1 and nothing else counts, so the reward is minus the number of picks.
     num_picks = picked.sum(1).float().view(2, 3)
     assert figures["reward"].item() == pytest.approx(-num_picks.mean().item())
     advantage = (num_picks.sum(1, keepdim=True) - num_picks) / 2 - num_picks
-    walk = network.picknet.walk(
-        data.train.glances, data.train.counts, samples=3, generator=torch.Generator().manual_seed(1)
+    walk = walked(
+        network.picknet, data.train.glances, data.train.counts, samples=3, generator=torch.Generator().manual_seed(1)
     )
     assert torch.equal(walk.picked, picked)
     expected = -(advantage.flatten() * walk.log_probabilities.sum(1)).mean()
@@ -841,7 +848,7 @@ def test_a_sample_without_a_pick_has_the_penalty_and_its_middle_frame_is_describ
         reinforcement=replace(CONFIG.reinforcement, baseline="others"),
     )
     clips, generator = torch.tensor([0, 1]), torch.Generator().manual_seed(1)
-    loss, picked, figures = policy_loss(
+    loss, picked, figures = sampled_loss(
         network.picknet, Environment.of(network, data), config, clips, 6, generator, samples=2
     )
     # The middles of six frames and of four.
@@ -858,7 +865,7 @@ def test_a_single_sample_has_the_greedy_baseline(prepared):
         config = replace(CONFIG, reinforcement=replace(CONFIG.reinforcement, baseline=baseline, samples=2))
         generator = torch.Generator().manual_seed(1)
         environment = Environment.of(network, data)
-        loss, _, _ = policy_loss(network.picknet, environment, config, torch.tensor([0, 1]), 6, generator, samples=1)
+        loss, _, _ = sampled_loss(network.picknet, environment, config, torch.tensor([0, 1]), 6, generator, samples=1)
         losses.append(loss.item())
     assert losses[0] == losses[1]
 
@@ -1129,9 +1136,7 @@ def test_batches_are_split_when_the_gpu_runs_out_of_memory():
     learner.step(Numbers(torch.tensor([1.0, 2.0, 6.0])), loss_of)
     assert weights.trained["w"].item() == pytest.approx(-3.0)  # once, from the whole batch
     assert (batch_parts.count, learner.steps) == (4, 1)
-    assert notes == [
-        f"out of GPU memory: batches are split into {parts} parts from now on" for parts in (2, 4)
-    ]
+    assert notes == [f"out of GPU memory: batches are split into {parts} parts from now on" for parts in (2, 4)]
     most = 0
     with pytest.raises(OutOfMemory, match=r"memory does not hold a batch of one clip; try a smaller model\.image_size"):
         learner.step(Numbers(torch.tensor([1.0, 2.0, 6.0])), loss_of)

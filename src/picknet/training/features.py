@@ -72,11 +72,12 @@ class FeatureSplit:
         return FeatureSplit(self.clips, *tensors, self.missing)
 
     def picked_features(
-        self, cnn: ExtractFeatures | None, clips: Tensor, picked: Tensor
+        self, cnn: ExtractFeatures | None, clips: Tensor, picked: Tensor, *, most: int | None = None
     ) -> tuple[Tensor, Tensor]:
+        """most: picks of a clip, if it is known; to find it waits for the device"""
         counts = picked.sum(1)
         # A stable sort moves the picked frames to the front in their order.
-        order = (~picked).to(torch.int8).argsort(dim=1, stable=True)[:, : int(counts.max())]
+        order = (~picked).to(torch.int8).argsort(dim=1, stable=True)[:, : most or int(counts.max())]
         return self.features[clips[:, None], order].float(), counts
 
 

@@ -18,7 +18,8 @@ from picknet.text import Vocabulary
 from picknet.training.batches import Data, cider_of, first_words
 from picknet.training.export import load_network
 from picknet.training.features import FeatureSplit, PixelSplit, extract_features
-from picknet.training.network import Decoder, Encoder, Network
+from picknet.training.network import Decoder, Encoder, Memory, Network
+from picknet.training.replay import Replayed
 from picknet.training.runs import BadRun
 
 MAX_SCORES = 200_000
@@ -59,38 +60,58 @@ class Environment:
         judge = Judge(network.encoder, network.decoder, data.vocabulary)
         return Environment((judge,), torch.zeros_like(data.train.counts), data.train, data.train_cider)
 
-    @torch.no_grad()
     def language_rewards(self, clips: Tensor, picked: Tensor, *, max_words: int) -> Tensor:
-        """r_l of greedy captions, each in its clip's style. clips: (batch,), picked: (batch, frames) -> (batch,)"""
-        rewards = torch.zeros(len(clips), device=clips.device)
-        if not len(clips):  # no event of a batch of films has a pick
-            return rewards
-        if len(self.judges) == 1:
-            return self._rewards_by(0, clips, picked, max_words)
-        for number in range(len(self.judges)):
-            rows = (self.judge_of[clips] == number).nonzero()[:, 0]
-            if len(rows):
-                rewards[rows] = self._rewards_by(number, clips[rows], picked[rows], max_words)
-        return rewards
+        """r_l of greedy captions. clips: (batch,), picked: (batch, frames) -> (batch,)"""
+        return self.scores(self.captions(clips, picked, max_words=max_words))
 
-    def _rewards_by(self, number: int, clips: Tensor, picked: Tensor, max_words: int) -> Tensor:
-        judge = self.judges[number]
-        words = judge.decoder.write(
-            judge.encoder(*self.train.picked_features(None, clips, picked)),
-            max_words=max_words,
-            first_words=self._first_words[number][clips],
-            never_written=judge.vocabulary.never_written,
-        )
-        captions = [
-            (clip, judge.vocabulary.decode(ids)) for clip, *ids in torch.cat([clips[:, None], words], dim=1).tolist()
-        ]
+    @torch.no_grad()
+    def captions(
+        self, clips: Tensor, picked: Tensor, *, max_words: int, most: int | None = None
+    ) -> list[tuple[int, str]]:
+        """Greedy captions from picked frames, each in its clip's style. -> (clip, caption) for each row
+
+        most: picks of a clip, or more. Batches with the same number are replayed on a GPU.
+        """
+        found: list[tuple[int, str]] = [(0, "")] * len(clips)
+        for number, judge in enumerate(self.judges):
+            rows = torch.arange(len(clips), device=clips.device)
+            if len(self.judges) > 1:
+                rows = rows[self.judge_of[clips] == number]
+            if len(rows):
+                words = self._written(number, clips[rows], picked[rows], max_words, most)
+                for row, clip, *ids in torch.cat([rows[:, None], clips[rows][:, None], words], dim=1).tolist():
+                    found[row] = clip, judge.vocabulary.decode(ids)
+        return found
+
+    def scores(self, captions: list[tuple[int, str]]) -> Tensor:
+        """captions: (clip, caption) each -> their CIDEr: (batch,)"""
         if len(self._scores) > MAX_SCORES:
             self._scores.clear()
         new = [caption for caption in dict.fromkeys(captions) if caption not in self._scores]
         if new:
             names, sentences = [self.train.clips[clip].name for clip, _ in new], [text.split() for _, text in new]
             self._scores.update(zip(new, self.cider.scores(names, sentences).tolist(), strict=True))
-        return torch.tensor([self._scores[caption] for caption in captions], device=clips.device)
+        return torch.tensor([self._scores[caption] for caption in captions], device=self.judge_of.device)
+
+    def _written(self, number: int, clips: Tensor, picked: Tensor, max_words: int, most: int | None) -> Tensor:
+        judge = self.judges[number]
+        # Several judges have other numbers of clips in every batch, so that there is little to replay.
+        encode, some_words = self._replayed if most and len(self.judges) == 1 else (self._encode, None)
+        return judge.decoder.write(
+            encode(clips, picked, number=number, most=most),
+            max_words=max_words,
+            first_words=self._first_words[number][clips],
+            never_written=judge.vocabulary.never_written,
+            some_words=some_words,
+        )
+
+    def _encode(self, clips: Tensor, picked: Tensor, *, number: int, most: int | None) -> Memory:
+        memory: Memory = self.judges[number].encoder(*self.train.picked_features(None, clips, picked, most=most))
+        return memory
+
+    @cached_property
+    def _replayed(self) -> tuple[Replayed, Replayed]:
+        return Replayed(self._encode), Replayed(self.judges[0].decoder.some_words)
 
     @cached_property
     def _scores(self) -> dict[tuple[int, str], float]:

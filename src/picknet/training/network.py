@@ -4,7 +4,7 @@ from these modules, and its weights files use their parameter names.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -16,8 +16,9 @@ from picknet.text import BOS, EOS, NEVER_WRITTEN, PAD
 from picknet.training.cnn import CNN
 from picknet.training.policies import PickNet, RatePickNet
 
-WORDS_AT_ONCE = 4
-"""Words of greedy captions that are written before a check whether all captions have ended."""
+WORDS_AT_ONCE = 5
+"""Words of greedy captions that are written before a check whether all captions have ended, which waits for the
+device."""
 
 
 class LSTMState(NamedTuple):
@@ -86,8 +87,7 @@ class Encoder(nn.Module):
         state = self.start(len(features), features.device)
         steps = self._all_steps if self.output_gate is torch.sigmoid else self._step_by_step
         states = steps(inputs, state)
-        last = (counts - 1)[:, None, None].expand(-1, 1, self.size)
-        video = self.dropout(states.gather(1, last)[:, 0])
+        video = self.dropout(states[torch.arange(len(states), device=states.device), counts - 1])
         keys, values = self._keys_and_values(cells)
         present = torch.arange(features.shape[1], device=features.device) < counts[:, None]
         present = present.repeat_interleave(keys.shape[2], dim=1)
@@ -183,9 +183,7 @@ class Decoder(nn.Module):
         _initialise(self.from_video.weight, size=self.size)
         nn.init.zeros_(self.from_word.bias)
 
-    def step(
-        self, words: Tensor, video: Tensor, keys: Tensor, values: Tensor, state: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def step(self, words: Tensor, video: Tensor, keys: Tensor, values: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """words: (batch,), v: (batch, S), keys, values: (batch or 1, cells, E), p_{t-1}: (batch, S)
         -> log-probabilities: (batch, words), p_t: (batch, S)"""
         state = self._cell(self.from_word(self.embed(words)) + self.from_video(video), state)
@@ -196,13 +194,13 @@ class Decoder(nn.Module):
         memory: Memory,
         words: Tensor,
         *,
-        feed_back: Sequence[bool] = (),
+        feed_back: Sequence[bool] | Tensor = (),
         never_written: Sequence[int] = NEVER_WRITTEN,
     ) -> Tensor:
         """words from <bos> on: (batch, length) -> logits of the next words: (batch, length, words)
 
         Scheduled sampling: if feed_back[t], the input of step t is not the true word, but the likeliest word after step
-        t - 1 that is not in `never_written`.
+        t - 1 that is not in `never_written`. With a tensor, of bools, the likeliest words are computed in every step.
         """
         video, *cells = memory
         context = self.from_video(video)
@@ -211,10 +209,11 @@ class Decoder(nn.Module):
         states = []
         # Unbound rather than indexed: the gradient of each inputs[:, t] would have the size of all inputs.
         for t, given in enumerate(inputs.unbind(1)):
-            if t > 0 and feed_back and feed_back[t]:
+            if t > 0 and len(feed_back) and (isinstance(feed_back, Tensor) or feed_back[t]):
                 with torch.no_grad():
                     likeliest = self._likeliest(state, cells, never_written)
-                given = self.from_word(self.dropout(self.embed(likeliest))) + context
+                own = self.from_word(self.dropout(self.embed(likeliest))) + context
+                given = torch.where(feed_back[t], own, given) if isinstance(feed_back, Tensor) else own
             state = self._cell(given, state)
             states.append(state)
         return self._logits(torch.stack(states, dim=1), *cells)
@@ -227,26 +226,47 @@ class Decoder(nn.Module):
         max_words: int,
         first_words: Tensor | None = None,
         never_written: Sequence[int] = NEVER_WRITTEN,
+        some_words: Callable[..., tuple[Tensor, Tensor, Tensor]] | None = None,
     ) -> Tensor:
         """Greedy decoding, as in the paper. -> words: (batch, at most max_words), padded after <eos>
 
         first_words: (batch,) <bos> or a style word for each caption, by default <bos>. Words in `never_written` are
-        never chosen.
+        never chosen. some_words: in place of the method, `Replayed`.
         """
         video, *cells = memory
-        context = self.from_video(video)
-        state = torch.zeros_like(video)
+        context, state = self.from_video(video), torch.zeros_like(video)
         word = torch.full((len(video),), BOS, device=video.device) if first_words is None else first_words
-        finished = torch.zeros(len(video), dtype=torch.bool, device=video.device)
+        finished = torch.zeros_like(word, dtype=torch.bool)
+        words: list[Tensor] = []
+        for _ in range(0, max_words, WORDS_AT_ONCE):
+            written, state, finished = (some_words or self.some_words)(
+                word, finished, state, context, *cells, never_written=tuple(never_written)
+            )
+            words.append(written)
+            word = written[:, -1]
+            if finished.all():
+                break
+        return torch.cat(words, dim=1)[:, :max_words]
+
+    @torch.no_grad()
+    def some_words(
+        self,
+        word: Tensor,
+        finished: Tensor,
+        state: Tensor,
+        context: Tensor,
+        *cells: Tensor,
+        never_written: Sequence[int],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Go on with greedy captions. word (the last), finished: (batch,), state: (batch, S), context: (batch, 3 S)
+        -> words: (batch, WORDS_AT_ONCE), state and finished after them"""
         words = []
-        for number in range(1, max_words + 1):
+        for _ in range(WORDS_AT_ONCE):
             state = self._cell(self.from_word(self.embed(word)) + context, state)
             word = self._likeliest(state, cells, never_written).masked_fill(finished, PAD)
             finished = finished | (word == EOS)
             words.append(word)
-            if number % WORDS_AT_ONCE == 0 and finished.all():  # waits for the device, so not after every word
-                break
-        return torch.stack(words, dim=1)
+        return torch.stack(words, dim=1), state, finished
 
     def _likeliest(self, state: Tensor, cells: Sequence[Tensor], never_written: Sequence[int]) -> Tensor:
         """state: (batch, S) -> the likeliest next words that may be written: (batch,)"""

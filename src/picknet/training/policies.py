@@ -37,20 +37,41 @@ FAINTEST_CONTRAST = 8 / 255
 """Outlines of glances with less contrast are not scaled up to norm 1, since that would amplify noise."""
 
 
-class Walk(NamedTuple):
-    """A policy's actions on a batch of clips or films."""
-
-    picked: Tensor
-    """(batch, frames) bool."""
-    log_probabilities: Tensor
-    """(batch, frames): of each action; 0 for forced picks, such as the paper's first frame, and for padding."""
-
-
-class PickNet(nn.Module):
-    """The paper's policy: two layers on the difference between a glance and the last picked glance.
-
-    Here and below, glances of another kind than grey have channels: (…, channels, 56, 56), see `glance_shape`.
+class Policy(nn.Module):
+    """What training asks of a policy. Glances are (clips, frames, 56, 56) uint8, other kinds than grey have channels:
+    (clips, frames, channels, 56, 56), see `glance_shape`. counts: (clips,) frames of each clip, the rest is padding.
     """
+
+    def walk(
+        self, glances: Tensor, counts: Tensor, chances: Tensor | None = None, *, and_greedy: bool = False
+    ) -> Tensor:
+        """Decide frame by frame over whole clips, as in inference, or by random numbers. -> (walks, frames) bool
+
+        chances: (frames, clips × samples) from 0 to 1; the walks of one clip are consecutive.
+        and_greedy: after the sampled walks comes one of every clip as in inference.
+        """
+        raise NotImplementedError
+
+    def log_probabilities(self, glances: Tensor, counts: Tensor, picked: Tensor) -> Tensor:
+        """Of each action of the walks `picked`, clips × samples; 0 for forced picks and for padding. -> (walks, frames)
+
+        All decisions at once, so that gradients need few operations.
+        """
+        raise NotImplementedError
+
+    def reinforce(self, glances: Tensor, counts: Tensor, picked: Tensor, advantage: Tensor) -> Tensor:
+        """L_R, the mean over the walks of −Σ (r − b) log p(a). advantage (r − b): (walks, frames) or (walks, 1)"""
+        return -(advantage * self.log_probabilities(glances, counts, picked)).sum(1).mean()
+
+
+def draw_chances(glances: Tensor, samples: int, generator: torch.Generator) -> Tensor:
+    """Random numbers for `samples` walks of each clip. -> (frames, clips × samples)"""
+    clips, frames = glances.shape[:2]
+    return torch.rand(frames, clips * samples, generator=generator, device=glances.device)
+
+
+class PickNet(Policy):
+    """The paper's policy: two layers on the difference between a glance and the last picked glance."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -65,34 +86,19 @@ class PickNet(nn.Module):
         """glances, templates (the last picked glances): (batch, 56, 56) uint8 -> logits s_t: (batch, 2)"""
         return self._logits(self._embed(glances), self._embed(templates))
 
+    @torch.no_grad()
     def walk(
-        self,
-        glances: Tensor,
-        counts: Tensor,
-        *,
-        samples: int = 1,
-        generator: torch.Generator | None = None,
-        and_greedy: bool = False,
-    ) -> Walk:
-        """Decide frame by frame over whole clips: sampled if a generator is given, otherwise as in inference.
-
-        glances: (batch, frames, 56, 56) uint8; counts: (batch,) number of frames of each clip, the rest is padding.
-        Every clip is walked `samples` times; the walks of one clip are consecutive rows of the result.
-        and_greedy: a walk of every clip as in inference is appended to `picked`, but not to `log_probabilities`.
-        """
-        # Embed every glance once, not once for each comparison.
-        embedded = self._embed(glances.flatten(0, 1)).view(*glances.shape[:2], -1)
-        rows, row_counts = embedded.repeat_interleave(samples, dim=0), counts.repeat_interleave(samples)
-        with torch.no_grad():
-            walked, walked_counts = rows, row_counts
-            if and_greedy:
-                walked, walked_counts = torch.cat([rows, embedded]), torch.cat([row_counts, counts])
-            thresholds = torch.full((glances.shape[1], len(walked)), self.threshold, device=glances.device)
-            if generator is not None:
-                for chances in thresholds[:, : len(rows)]:
-                    chances.uniform_(generator=generator)
-            picked = self._decide(walked, walked_counts, thresholds)
-        return Walk(picked, self._log_probabilities(rows, row_counts, picked[: len(rows)]))
+        self, glances: Tensor, counts: Tensor, chances: Tensor | None = None, *, and_greedy: bool = False
+    ) -> Tensor:
+        embedded = self._embed_clips(glances)
+        if chances is None:
+            return self._decide(embedded, counts, embedded.new_full((glances.shape[1], len(counts)), self.threshold))
+        samples = chances.shape[1] // len(counts)
+        walked, walked_counts = embedded.repeat_interleave(samples, dim=0), counts.repeat_interleave(samples)
+        if and_greedy:
+            walked, walked_counts = torch.cat([walked, embedded]), torch.cat([walked_counts, counts])
+            chances = nn.functional.pad(chances, (0, len(counts)), value=self.threshold)
+        return self._decide(walked, walked_counts, chances)
 
     def _decide(self, embedded: Tensor, counts: Tensor, thresholds: Tensor) -> Tensor:
         """embedded: (walks, frames, hidden), counts: (walks,), thresholds of the probability: (frames, walks)
@@ -111,18 +117,20 @@ class PickNet(nn.Module):
             picks.append(pick)
         return torch.stack(picks, dim=1)
 
-    def _log_probabilities(self, embedded: Tensor, counts: Tensor, picked: Tensor) -> Tensor:
-        """embedded: (walks, frames, hidden), counts: (walks,), picked: (walks, frames) -> (walks, frames)
-
-        All decisions of the walks again, at once, so that gradients need few operations.
-        """
-        numbers = torch.arange(picked.shape[1], device=picked.device)
-        last = nn.functional.pad((numbers * picked).cummax(1).values[:, :-1], (1, 0))  # the pick before each frame
-        rows = torch.arange(len(picked), device=picked.device)[:, None]
-        log_policy = self._logits(embedded, embedded[rows, last]).log_softmax(-1)
+    def log_probabilities(self, glances: Tensor, counts: Tensor, picked: Tensor) -> Tensor:
+        samples = len(picked) // len(counts)
+        embedded = self._embed_clips(glances).repeat_interleave(samples, dim=0)
+        last = _last_picks(picked).clamp(min=0)
+        walks = torch.arange(len(picked), device=picked.device)[:, None]
+        log_policy = self._logits(embedded, embedded[walks, last]).log_softmax(-1)
         action = torch.where(picked, log_policy[..., PICK], log_policy[..., DROP])
+        numbers = torch.arange(picked.shape[1], device=picked.device)
         forced = (numbers == 0) | (numbers - last >= self.max_gap)
-        return action.masked_fill(forced | (numbers >= counts[:, None]), 0.0)
+        return action.masked_fill(forced | (numbers >= counts.repeat_interleave(samples)[:, None]), 0.0)
+
+    def _embed_clips(self, glances: Tensor) -> Tensor:
+        """Every glance once, not once for each comparison. -> (clips, frames, hidden)"""
+        return self._embed(glances.flatten(0, 1)).view(*glances.shape[:2], -1)
 
     def _embed(self, glances: Tensor) -> Tensor:
         # W₁(g − g̃) = W₁g − W₁g̃
@@ -133,7 +141,7 @@ class PickNet(nn.Module):
         return logits
 
 
-class RatePickNet(nn.Module):
+class RatePickNet(Policy):
     """A policy with a memory: of what it sees (a GRU over all glances), of the last frames, and of the last picks.
 
     A glance and its change go through a small convolution, which gives its code; its outline (14 × 14, without mean and
@@ -172,34 +180,87 @@ class RatePickNet(nn.Module):
         logits = self._logits(frame + difference, novelty, clock[:, 0], clock[:, 1])
         return logits, torch.cat([outlines, codes], dim=1), state
 
+    @torch.no_grad()
     def walk(
         self,
         glances: Tensor,
         counts: Tensor,
+        chances: Tensor | None = None,
         *,
-        samples: int = 1,
-        generator: torch.Generator | None = None,
         and_greedy: bool = False,
         rate: float = 1.0,
         spread: bool = True,
-    ) -> Walk:
-        """Decide frame by frame over whole clips: sampled if a generator is given, otherwise as in inference.
+    ) -> Tensor:
+        """rate, spread: of inference, see `RatePicker`."""
+        seen = self._watched(glances)
+        if chances is None:
+            return self._fired(seen, counts, *self._quality(glances), rate=rate, spread=spread)
+        samples = chances.shape[1] // len(counts)
+        sampled = self._sampled(seen.repeated(samples), counts.repeat_interleave(samples), chances)
+        if not and_greedy:
+            return sampled
+        return torch.cat([sampled, self._fired(seen, counts, *self._quality(glances), rate=rate, spread=spread)])
 
-        glances: (batch, frames, 56, 56) uint8; counts: (batch,) number of frames of each clip, the rest is padding.
-        Every clip is walked `samples` times; the walks of one clip are consecutive rows of the result.
-        and_greedy: a walk of every clip as in inference is appended to `picked`, but not to `log_probabilities`.
-        rate, spread: of inference, see `RatePicker`.
-        """
-        if and_greedy:
-            sampled = self.walk(glances, counts, samples=samples, generator=generator)
-            with torch.no_grad():
-                greedy = self.walk(glances, counts, rate=rate, spread=spread)
-            return Walk(torch.cat([sampled.picked, greedy.picked]), sampled.log_probabilities)
+    def _sampled(self, seen: "Watched", counts: Tensor, chances: Tensor) -> Tensor:
+        """chances: (frames, walks) -> picked: (walks, frames)"""
+        memory, picks = PickMemory.empty(seen), []
+        for t, chance in enumerate(chances):
+            pick = (torch.sigmoid(self._logits_at(t, seen, memory)) > chance) & (t < counts)
+            memory = memory.after(t, pick, seen)
+            picks.append(pick)
+        return torch.stack(picks, dim=1)
+
+    def _fired(
+        self, seen: "Watched", counts: Tensor, shows_something: Tensor, is_lit: Tensor, *, rate: float, spread: bool
+    ) -> Tensor:
+        """The rule of `RatePicker`. shows_something, is_lit: (clips, frames) -> picked: (clips, frames)"""
+        memory, picks = PickMemory.empty(seen), []
+        charge = torch.full_like(seen.frame[:, 0, 0], FIRST_CHARGE)
+        mean, best = torch.zeros_like(charge), torch.full_like(charge, -math.inf)
+        passed_over, best_place = torch.zeros_like(counts), torch.zeros_like(counts)
+        for t in range(seen.frame.shape[1]):
+            logits, present = self._logits_at(t, seen, memory), t < counts
+            frame_rate = nn.functional.softplus(logits) / math.log(2)
+            mean = mean + (frame_rate.clamp(max=MOST_RATE) - mean) / SPREAD
+            charge = charge + rate * (mean + LEAST_RATE if spread else frame_rate)
+            full = (charge >= 1) & (memory.wait >= (0 if spread else LEAST_WAIT)) & present & shows_something[:, t]
+            patience = torch.where(logits > RULED_OUT, 0, PATIENCE)
+            pick = full & (passed_over >= torch.where(is_lit[:, t], patience, LONG_PATIENCE))
+            charge = torch.where(pick, (charge - 1).clamp(max=FIRST_CHARGE), charge)
+            passed_over = torch.where(pick, 0, passed_over + full)
+            worth = logits + torch.where(shows_something[:, t], 0.0, -1e3)
+            better = present & (worth > best)
+            best, best_place = torch.where(better, worth, best), torch.where(better, t, best_place)
+            memory = memory.after(t, pick, seen)
+            picks.append(pick)
+        picked = torch.stack(picks, dim=1)
+        likeliest = torch.zeros_like(picked).scatter(1, best_place[:, None], True)
+        return torch.where(picked.any(1, keepdim=True), picked, likeliest)  # no video is without a pick
+
+    def log_probabilities(self, glances: Tensor, counts: Tensor, picked: Tensor) -> Tensor:
+        samples, frames = len(picked) // len(counts), picked.shape[1]
+        seen = self._watched(glances).repeated(samples)
+        numbers = torch.arange(frames, device=picked.device)
+        # The places of the last picks before each frame, newest first: (walks, frames, NUM_PICKED), -1 for none.
+        places = torch.where(picked, numbers, frames).sort(1).values
+        nth = (picked.cumsum(1) - picked.long())[..., None] - 1 - torch.arange(NUM_PICKED, device=picked.device)
+        rows = places[:, None].expand(-1, frames, -1)
+        memory = rows.gather(2, nth.clamp(min=0)).masked_fill(nth < 0, -1)
+        novelty = torch.where(memory < 0, seen.empty[..., None], seen.distances.gather(2, memory.clamp(min=0)))
+        last = memory[..., 0]
+        walks = torch.arange(len(picked), device=picked.device)[:, None]
+        template = seen.compared[walks, last.clamp(min=0)].masked_fill(last[..., None] < 0, 0.0)
+        has_pick = (last >= 0).to(novelty.dtype)
+        logits = self._logits(seen.frame + seen.compared - template, novelty, (numbers - last).float(), has_pick)
+        action = nn.functional.logsigmoid(torch.where(picked, logits, -logits))
+        return action.masked_fill(numbers >= counts.repeat_interleave(samples)[:, None], 0.0)
+
+    def _watched(self, glances: Tensor) -> "Watched":
+        """What the decisions on whole clips need that does not depend on the picks."""
         batch, frames = glances.shape[:2]
         previous = torch.cat([glances[:, :1], glances[:, :-1]], dim=1)
         seen = self._seen(glances.flatten(0, 1), previous.flatten(0, 1))
         outlines, codes, measures = (part.view(batch, frames, -1) for part in seen)
-        distances = _differences(outlines, outlines)  # (batch, frames, frames)
         before = torch.nn.functional.pad(outlines, (0, 0, NUM_RECENT, 0))
         lagged = torch.stack([before[:, NUM_RECENT - lag :][:, :frames] for lag in range(1, NUM_RECENT + 1)], dim=2)
         familiar = _differences(outlines[:, :, None], lagged)[:, :, 0]
@@ -208,53 +269,19 @@ class RatePickNet(nn.Module):
         weights: list[Tensor] = list(self.remember.parameters())
         inputs = torch.cat([codes, familiar], dim=2)
         states = torch.gru(inputs, start, weights, True, 1, 0.0, True, False, True)[0]
-        frame = self.from_frame(torch.cat([codes, states, familiar, measures], dim=2))
-        compared = self.from_difference(codes)
-        # An empty place in the memory of picks is an outline of zeros.
-        empty = outlines.square().sum(2, keepdim=True) / 2
-        distances, empty, frame, compared, counts = (
-            part.repeat_interleave(samples, dim=0) for part in (distances, empty, frame, compared, counts)
+        return Watched(
+            frame=self.from_frame(torch.cat([codes, states, familiar, measures], dim=2)),
+            compared=self.from_difference(codes),
+            distances=_differences(outlines, outlines),
+            empty=outlines.square().sum(2) / 2,
         )
-        shows_something, is_lit = (part.repeat_interleave(samples, dim=0) for part in self._quality(glances))
-        rows = torch.arange(len(frame), device=glances.device)
-        memory = torch.full((len(frame), NUM_PICKED), -1, device=glances.device)  # the last picks, newest first
-        template = torch.zeros_like(compared[:, 0])
-        wait, charge = torch.ones(len(frame), device=glances.device), torch.full_like(compared[:, 0, 0], FIRST_CHARGE)
-        best, mean, passed_over = torch.full_like(charge, -math.inf), torch.zeros_like(charge), torch.zeros_like(rows)
-        best_place, any_pick = torch.zeros_like(rows), torch.zeros_like(rows, dtype=torch.bool)
-        picks, log_probabilities = [], []
-        for t in range(frames):
-            novelty = torch.where(memory < 0, empty[:, t], distances[rows[:, None], t, memory.clamp(min=0)])
-            has_pick = (memory[:, 0] >= 0).to(novelty.dtype)
-            logits = self._logits(frame[:, t] + compared[:, t] - template, novelty, wait, has_pick)
-            present = t < counts
-            if generator is None:
-                frame_rate = nn.functional.softplus(logits) / math.log(2)
-                mean = mean + (frame_rate.clamp(max=MOST_RATE) - mean) / SPREAD
-                charge = charge + rate * (mean + LEAST_RATE if spread else frame_rate)
-                full = (charge >= 1) & (wait >= (0 if spread else LEAST_WAIT)) & present & shows_something[:, t]
-                patience = torch.where(logits > RULED_OUT, 0, PATIENCE)
-                pick = full & (passed_over >= torch.where(is_lit[:, t], patience, LONG_PATIENCE))
-                charge = torch.where(pick, (charge - 1).clamp(max=FIRST_CHARGE), charge)
-                passed_over = torch.where(pick, 0, passed_over + full)
-                worth = logits + torch.where(shows_something[:, t], 0.0, -1e3)
-                better = present & (worth > best)
-                best, best_place = torch.where(better, worth, best), torch.where(better, t, best_place)
-            else:
-                chance = torch.rand(len(frame), generator=generator, device=glances.device)
-                pick = (torch.sigmoid(logits) > chance) & present
-            action = nn.functional.logsigmoid(torch.where(pick, logits, -logits))
-            log_probabilities.append(torch.where(present, action, 0.0))
-            pushed = torch.cat([torch.full_like(memory[:, :1], t), memory[:, :-1]], dim=1)
-            memory = torch.where(pick[:, None], pushed, memory)
-            template = torch.where(pick[:, None], compared[:, t], template)
-            wait = torch.where(pick, 0, wait) + 1
-            any_pick = any_pick | pick
-            picks.append(pick)
-        picked = torch.stack(picks, dim=1)
-        if generator is None:  # a video without a pick gets its likeliest frame
-            picked[rows[~any_pick], best_place[~any_pick]] = True
-        return Walk(picked, torch.stack(log_probabilities, dim=1))
+
+    def _logits_at(self, t: int, seen: "Watched", memory: "PickMemory") -> Tensor:
+        """-> (walks,): the logits of frame t after the picks so far"""
+        places = memory.places
+        novelty = torch.where(places < 0, seen.empty[:, t, None], seen.distances[:, t].gather(1, places.clamp(min=0)))
+        has_pick = (places[:, 0] >= 0).to(novelty.dtype)
+        return self._logits(seen.frame[:, t] + seen.compared[:, t] - memory.template, novelty, memory.wait, has_pick)
 
     def _quality(self, glances: Tensor) -> tuple[Tensor, Tensor]:
         """(batch, frames, 56, 56) or with channels, uint8 -> whether each frame shows something, and whether it is
@@ -309,18 +336,65 @@ class RatePickNet(nn.Module):
         return (1 - z) * torch.tanh(n_input + torch.sigmoid(r_input + r_state) * n_state) + z * state
 
     def _logits(self, frame: Tensor, novelty: Tensor, wait: Tensor, has_pick: Tensor) -> Tensor:
-        """frame: (n, hidden), novelty (difference to each of the last picks): (n, NUM_PICKED), wait (frames since the
-        last pick, or since the start), has_pick: (n,) -> logits: (n,)"""
-        last, nearest = novelty[:, 0], novelty.amin(1)
+        """frame: (…, hidden), novelty (difference to each of the last picks): (…, NUM_PICKED), wait (frames since the
+        last pick, or since the start), has_pick: (…) -> logits: (…)"""
+        last, nearest = novelty[..., 0], novelty.amin(-1)
         clocks = [wait / (wait + scale) for scale in (4.0, 16.0, 64.0)]
-        about = torch.stack([last, nearest, (last + 1e-4).sqrt(), (nearest + 1e-4).sqrt(), has_pick, *clocks], dim=1)
-        logits: Tensor = self.decide(torch.relu(frame + self.from_picks(about)))[:, 0]
+        about = torch.stack([last, nearest, (last + 1e-4).sqrt(), (nearest + 1e-4).sqrt(), has_pick, *clocks], dim=-1)
+        logits: Tensor = self.decide(torch.relu(frame + self.from_picks(about)))[..., 0]
         return logits
+
+
+class Watched(NamedTuple):
+    """What `RatePickNet` has seen in whole clips."""
+
+    frame: Tensor
+    """(clips, frames, hidden): what it makes of each frame."""
+    compared: Tensor
+    """(clips, frames, hidden): of a frame; minus that of the last pick, it is added to `frame`."""
+    distances: Tensor
+    """(clips, frames, frames): the difference of each two outlines."""
+    empty: Tensor
+    """(clips, frames): the difference to an outline of zeros, which an empty place in the memory of picks has."""
+
+    def repeated(self, samples: int) -> "Watched":
+        return Watched(*(part.repeat_interleave(samples, dim=0) for part in self))
+
+
+class PickMemory(NamedTuple):
+    """The picks of walks so far."""
+
+    places: Tensor
+    """(walks, NUM_PICKED): the last picks, newest first; -1 for none."""
+    template: Tensor
+    """(walks, hidden): `Watched.compared` of the last pick, 0 before the first."""
+    wait: Tensor
+    """(walks,): frames since the last pick, or since the start."""
+
+    @staticmethod
+    def empty(seen: Watched) -> "PickMemory":
+        template = torch.zeros_like(seen.compared[:, 0])
+        places = torch.full((len(template), NUM_PICKED), -1, device=template.device)
+        return PickMemory(places, template, torch.ones_like(template[:, 0]))
+
+    def after(self, t: int, pick: Tensor, seen: Watched) -> "PickMemory":
+        """pick: (walks,), whether frame t is picked"""
+        pushed = torch.cat([torch.full_like(self.places[:, :1], t), self.places[:, :-1]], dim=1)
+        places = torch.where(pick[:, None], pushed, self.places)
+        template = torch.where(pick[:, None], seen.compared[:, t], self.template)
+        return PickMemory(places, template, torch.where(pick, 0, self.wait) + 1)
 
 
 def grey(glances: Tensor) -> Tensor:
     """uint8 values, grey or of another kind of glance, as floats from 0 to 1."""
     return glances.to(torch.float32) / 255
+
+
+def _last_picks(picked: Tensor) -> Tensor:
+    """(walks, frames) bool -> the place of the last pick before each frame, -1 before the first"""
+    numbers = torch.arange(picked.shape[1], device=picked.device)
+    last = torch.where(picked, numbers, -1).cummax(1).values
+    return nn.functional.pad(last[:, :-1], (1, 0), value=-1)
 
 
 def _differences(outlines: Tensor, others: Tensor) -> Tensor:

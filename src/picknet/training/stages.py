@@ -1,8 +1,8 @@
 """The paper's three stages, supervision, reinforcement and adaptation, and their losses."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from picknet.config import Config
 from picknet.text import PAD
 from picknet.training.batches import CaptionBatch, ClipBatch, Data, caption_epochs, clip_batches, first_words
-from picknet.training.features import Crop, FeatureSource, FeatureSplit, PixelSplit
+from picknet.training.features import Crop, FeatureSplit, PixelSplit
 from picknet.training.films import FilmBatch, make_clips, make_films
 from picknet.training.judges import Environment
 from picknet.training.learner import Figures, Step
-from picknet.training.network import Network
-from picknet.training.policies import PickNet, RatePickNet
+from picknet.training.network import Memory, Network
+from picknet.training.policies import Policy, RatePickNet, draw_chances
+from picknet.training.replay import Replayed, ReplayedLoss
 from picknet.training.rewards import language_reward, max_picks, total_reward, visual_diversity
 from picknet.training.runs import Run
 
@@ -33,14 +34,15 @@ def supervision(network: Network, data: Data[FeatureSplit] | Data[PixelSplit], c
     trained = (network.encoder, network.decoder, *((network.cnn,) if isinstance(data.train, PixelSplit) else ()))
     compiled = data.device.type == "cuda"
     cnn: Callable[[Tensor], Tensor] = torch.compile(network.cnn) if compiled else network.cnn
+    fixed_cnn_loss = CaptioningLoss(network, data, stage.label_smoothing)
 
     def batch_loss(batch: CaptionBatch, generator: torch.Generator) -> tuple[Tensor, Figures]:
         counts = data.train.counts[batch.clips]
         picked = random_subsets(counts, config.video.num_frames, batch.num_frames, generator)
-        source: FeatureSource = data.train
-        if isinstance(source, PixelSplit):
-            size = round(stage.crop * config.model.image_size)
-            source = dataclasses.replace(source, crop=Crop(size, generator, batch.frame_capacity if compiled else 0))
+        if isinstance(data.train, FeatureSplit):
+            return fixed_cnn_loss(batch, picked), {}
+        size = round(stage.crop * config.model.image_size)
+        source = dataclasses.replace(data.train, crop=Crop(size, generator, batch.frame_capacity if compiled else 0))
         features = source.picked_features(cnn, batch.clips, picked)
         return cross_entropy(network, data, batch, *features, label_smoothing=stage.label_smoothing), {}
 
@@ -61,16 +63,15 @@ def reinforcement(
     """
     stage = config.reinforcement
     environment = environment or Environment.of(network, data)
+    policy = ReplayedPolicy.of(network.picknet)
 
     def train_epoch(epoch: int, step: Step, order: np.random.Generator, generator: torch.Generator) -> None:
         network.eval()
         most = max_picks(config.reward, num_frames=config.video.num_frames, progress=epoch / stage.epochs)
 
         def batch_loss(batch: ClipBatch) -> tuple[Tensor, Figures]:
-            loss, _, figures = policy_loss(
-                network.picknet, environment, config, batch.clips, most, generator, samples=stage.samples
-            )
-            return loss, figures
+            sample = sample_picks(policy, environment, config, batch.clips, generator, samples=stage.samples)
+            return policy_loss(policy, environment, config, sample, most)
 
         for batch in clip_batches(environment.train, stage.batch_size, order):
             step(batch, batch_loss)
@@ -84,7 +85,7 @@ def reinforcement(
             )
             plain = make_clips(clips.glances, clips.counts, batch.clips.tolist(), chance=order)
             for some in (films, plain):
-                step(some, lambda part: film_loss(network.picknet, environment, config, part, generator))
+                step(some, lambda part: film_loss(policy, environment, config, part, generator))
 
     validate = validation_by_own_picks(data, config)
     if stage.films:
@@ -99,19 +100,19 @@ def adaptation(network: Network, data: Data[FeatureSplit], config: Config, run: 
     """
     stage = config.adaptation
 
-    def batch_loss(batch: CaptionBatch, generator: torch.Generator) -> tuple[Tensor, Figures]:
-        network.eval()  # rewards are those of inference, without dropout
-        picking_loss, picked, figures = policy_loss(
-            network.picknet, environment, config, batch.clips, most, generator, samples=1
-        )
-        network.train()
-        features = data.train.picked_features(network.cnn, batch.clips, picked)
-        captioning_loss = cross_entropy(network, data, batch, *features, label_smoothing=stage.label_smoothing)
-        return captioning_loss + picking_loss, figures | {"loss": captioning_loss.detach()}
-
-    environment = Environment.of(network, data)
+    environment, policy = Environment.of(network, data), ReplayedPolicy.of(network.picknet)
+    captioning_loss = CaptioningLoss(network, data, stage.label_smoothing)
     # N_max has shrunk in stage 2 and stays at its floor.
     most = max_picks(config.reward, num_frames=config.video.num_frames, progress=1.0)
+
+    def batch_loss(batch: CaptionBatch, generator: torch.Generator) -> tuple[Tensor, Figures]:
+        network.eval()  # rewards are those of inference, without dropout
+        sample = sample_picks(policy, environment, config, batch.clips, generator, samples=1)
+        network.train()
+        of_captions = captioning_loss(batch, sample.picked, most=sample.most)
+        # Captions are scored on the CPU, while a GPU still computes the gradients of L_X.
+        of_picks, figures = policy_loss(policy, environment, config, sample, most)
+        return of_captions + of_picks, figures | {"loss": of_captions.detach()}
 
     trained = (network.picknet, network.encoder, network.decoder)
     train_epoch = caption_epochs(data, stage, batch_loss)
@@ -128,67 +129,147 @@ def cross_entropy(
     label_smoothing: float,
 ) -> Tensor:
     """L_X, the mean over words. Each clip of the batch is encoded once for all of its captions."""
+    words = data.words[batch.captions, : batch.length + 1]
     memory = network.encoder(features, counts)
     if len(batch.captions) > len(batch.clips):  # otherwise each clip has one caption, in the same order
         memory = memory.of(batch.clip_of_caption)
-    words = data.words[batch.captions, : batch.length + 1]
-    logits = network.decoder(
-        memory, words[:, :-1], feed_back=batch.feed_back, never_written=data.vocabulary.never_written
-    )
+    return _word_loss(network, data, memory, words, batch.feed_back, label_smoothing)
+
+
+def _word_loss(
+    network: Network,
+    data: Data[Any],
+    memory: Memory,
+    words: Tensor,
+    feed_back: Sequence[bool] | Tensor,
+    label_smoothing: float,
+) -> Tensor:
+    logits = network.decoder(memory, words[:, :-1], feed_back=feed_back, never_written=data.vocabulary.never_written)
     return nn.functional.cross_entropy(
         logits.flatten(0, 1), words[:, 1:].flatten(), ignore_index=PAD, label_smoothing=label_smoothing
     )
 
 
-def policy_loss(
-    picknet: PickNet | RatePickNet,
+LENGTH_STEP, PICKS_STEP = 2, 4
+"""On a GPU the captions of a batch are padded to a multiple of so many words, and picks to one of so many frames, so
+that few shapes are recorded."""
+
+
+class CaptioningLoss:
+    """L_X with a fixed CNN: `cross_entropy` of captions from picked frames, replayed on a GPU."""
+
+    def __init__(self, network: Network, data: Data[Any], label_smoothing: float) -> None:
+        self.network, self.data, self.label_smoothing = network, data, label_smoothing
+        self._replayed = ReplayedLoss(self._loss, (*network.encoder.parameters(), *network.decoder.parameters()))
+
+    def __call__(self, batch: CaptionBatch, picked: Tensor, *, most: int | None = None) -> Tensor:
+        """picked: (clips of the batch, frames) bool; most: picks of a clip, or more, by default all frames"""
+        if not picked.is_cuda:
+            features = self.data.train.picked_features(self.network.cnn, batch.clips, picked)
+            return cross_entropy(self.network, self.data, batch, *features, label_smoothing=self.label_smoothing)
+        length = min(_padded(batch.length, LENGTH_STEP), self.data.words.shape[1] - 1)
+        words = self.data.words[batch.captions, : length + 1]
+        feed_back = torch.zeros(length, dtype=torch.bool)
+        feed_back[: batch.length] = torch.tensor(batch.feed_back)
+        most = most or picked.shape[1]
+        return self._replayed(batch.clips, picked, words, batch.clip_of_caption, feed_back, most=most)
+
+    def _loss(
+        self, clips: Tensor, picked: Tensor, words: Tensor, clip_of_caption: Tensor, feed_back: Tensor, *, most: int
+    ) -> Tensor:
+        features = self.data.train.picked_features(self.network.cnn, clips, picked, most=most)
+        memory = self.network.encoder(*features).of(clip_of_caption)
+        return _word_loss(self.network, self.data, memory, words, feed_back.to(words.device), self.label_smoothing)
+
+
+class ReplayedPolicy(NamedTuple):
+    """`Policy.walk` and `Policy.reinforce`, replayed on a GPU."""
+
+    walk: Replayed
+    reinforce: ReplayedLoss
+
+    @staticmethod
+    def of(picknet: Policy) -> "ReplayedPolicy":
+        return ReplayedPolicy(Replayed(picknet.walk), ReplayedLoss(picknet.reinforce, picknet.parameters()))
+
+
+class Sample(NamedTuple):
+    """Sampled picks of clips, and captions from them."""
+
+    clips: Tensor
+    """(clips,)"""
+    actions: Tensor
+    """(clips × samples, frames) bool: the sampled picks."""
+    picked: Tensor
+    """(clips × samples, frames) bool: the same, but the middle frame where there is no pick."""
+    greedy: Tensor | None
+    """(clips, frames) bool: the picks of inference, if their reward is the baseline."""
+    captions: list[tuple[int, str]]
+    """From `picked`, then from `greedy`: `Environment.captions`."""
+    most: int | None
+    """On a GPU: as many picks as any has, or more."""
+
+
+@torch.no_grad()
+def sample_picks(
+    policy: Policy | ReplayedPolicy,
     environment: Environment,
     config: Config,
     clips: Tensor,
-    most_picks: float,
     generator: torch.Generator,
     *,
     samples: int,
-) -> tuple[Tensor, Tensor, Figures]:
-    """L_R by REINFORCE, −(r(aˢ) − b) log p(aˢ).
+) -> Sample:
+    """clips: (batch,). A captioner gets the middle frame of a sample without a pick."""
+    glances, counts = environment.train.glances[clips], environment.train.counts[clips]
+    with_greedy = config.reinforcement.baseline == "greedy" or samples == 1  # a single sample has no others
+    walks = policy.walk(glances, counts, draw_chances(glances, samples, generator), and_greedy=with_greedy)
+    actions, greedy = walks[: len(clips) * samples], walks[len(clips) * samples :] if with_greedy else None
+    middles = evenly(counts, glances.shape[1], 1).repeat_interleave(samples, dim=0)
+    picked = torch.where(actions.any(1, keepdim=True), actions, middles)
+    described, described_picks = clips.repeat_interleave(samples), picked
+    if greedy is not None:
+        described, described_picks = torch.cat([described, clips]), torch.cat([picked, greedy])
+    most = _padded(int(described_picks.sum(1).max()), PICKS_STEP) if clips.is_cuda else None
+    captions = environment.captions(described, described_picks, max_words=config.text.max_words, most=most)
+    return Sample(clips, actions, picked, greedy, captions, most)
+
+
+def policy_loss(
+    policy: Policy | ReplayedPolicy, environment: Environment, config: Config, sample: Sample, most_picks: float
+) -> tuple[Tensor, Figures]:
+    """L_R by REINFORCE, −(r(aˢ) − b) log p(aˢ), and figures to log.
 
     The baseline b is the reward of the greedy picks (self-critical, as in the paper), or the mean reward of the clip's
-    other samples. clips: (batch,) -> the loss, the sampled picks: (batch × samples, frames), and figures to log
-
-    A sample without a pick has the reward of too few picks, R⁻; a captioner gets the middle frame for it.
+    other samples. A sample without a pick has the reward of too few picks, R⁻.
     """
-    glances, counts = environment.train.glances[clips], environment.train.counts[clips]
-    greedy_baseline = config.reinforcement.baseline == "greedy" or samples == 1  # a single sample has no others
-    picked, log_probabilities = picknet.walk(
-        glances, counts, samples=samples, generator=generator, and_greedy=greedy_baseline
-    )
+    samples, rows = len(sample.actions) // len(sample.clips), slice(len(sample.actions))
     with torch.no_grad():
-        rewarded, num_picks = clips.repeat_interleave(samples), picked.sum(1)
-        middles = evenly(counts, glances.shape[1], 1).repeat_interleave(samples, dim=0)
-        if greedy_baseline:  # the greedy walks have picks, and come last
-            rewarded, middles = torch.cat([rewarded, clips]), torch.cat([middles, picked[len(middles) :]])
-        picked = torch.where(num_picks[:, None] > 0, picked, middles)
-        language = environment.language_rewards(rewarded, picked, max_words=config.text.max_words)
-        diversity = visual_diversity(config.reward)(environment.pooled[rewarded].float(), picked)
+        clips, picked, actions = sample.clips.repeat_interleave(samples), sample.picked, sample.actions
+        if sample.greedy is not None:
+            clips = torch.cat([clips, sample.clips])
+            picked, actions = (torch.cat([part, sample.greedy]) for part in (picked, actions))
+        language, num_picks = environment.scores(sample.captions), actions.sum(1)
+        diversity = visual_diversity(config.reward)(environment.pooled[clips].float(), picked)
         reward = total_reward(
             config.reward, language=language, diversity=diversity, num_picks=num_picks, most_picks=most_picks
         )
-        sample_reward = reward[: len(clips) * samples]
-        if greedy_baseline:
-            advantage = sample_reward - reward[len(sample_reward) :].repeat_interleave(samples)
+        if sample.greedy is None:
+            advantage = leave_one_out(reward.view(-1, samples)).flatten()
         else:
-            advantage = leave_one_out(sample_reward.view(-1, samples)).flatten()
-    loss = -(advantage * log_probabilities.sum(1)).mean()
-    return loss, picked[: len(sample_reward)], {
-        "reward": sample_reward.mean(),
-        "language": language[: len(sample_reward)].mean(),
-        "diversity": diversity[: len(sample_reward)].mean(),
-        "picks": num_picks[: len(sample_reward)].float().mean(),
+            advantage = reward[rows] - reward[rows.stop :].repeat_interleave(samples)
+    train = environment.train
+    loss = policy.reinforce(train.glances[sample.clips], train.counts[sample.clips], sample.actions, advantage[:, None])
+    return loss, {
+        "reward": reward[rows].mean(),
+        "language": language[rows].mean(),
+        "diversity": diversity[rows].mean(),
+        "picks": num_picks[rows].float().mean(),
     }
 
 
 def film_loss(
-    picknet: PickNet | RatePickNet,
+    policy: Policy | ReplayedPolicy,
     environment: Environment,
     config: Config,
     films: FilmBatch,
@@ -200,9 +281,9 @@ def film_loss(
     its price. The actions in a segment are credited with its reward minus the mean of the film's other samples.
     """
     samples = config.reinforcement.samples
-    sampled = picknet.walk(films.glances, films.counts, samples=samples, generator=generator)
     with torch.no_grad():
-        picked, num_picks = films.picked_of_clips(sampled.picked, config.video.num_frames)
+        actions = policy.walk(films.glances, films.counts, draw_chances(films.glances, samples, generator))
+        picked, num_picks = films.picked_of_clips(actions, config.video.num_frames)
         clips = films.clips.repeat_interleave(samples, dim=0)
         shown = (clips >= 0) & picked.any(2)
         language, diversity = torch.zeros_like(num_picks), torch.zeros_like(num_picks)
@@ -213,7 +294,7 @@ def film_loss(
         reward = reward - config.reward.price * num_picks
         advantage = leave_one_out(reward.view(len(films), samples, -1)).flatten(0, 1)
         advantage = advantage.gather(1, films.segments.repeat_interleave(samples, dim=0))
-    loss = -(advantage * sampled.log_probabilities).sum(1).mean()
+    loss = policy.reinforce(films.glances, films.counts, actions, advantage)
     num_events = (clips >= 0).sum().clamp(min=1)
     return loss, {
         "reward": reward.sum() / num_events,
@@ -221,6 +302,10 @@ def film_loss(
         "diversity": diversity.sum() / num_events,
         "picks": num_picks.sum() / num_events,
     }
+
+
+def _padded(count: int, step: int) -> int:
+    return -(-count // step) * step
 
 
 def leave_one_out(rewards: Tensor) -> Tensor:
@@ -249,7 +334,7 @@ def with_films(
     @torch.no_grad()
     def validate_both(network: Network) -> dict[str, float]:
         assert isinstance(network.picknet, RatePickNet)
-        picked = network.picknet.walk(films.glances, films.counts, spread=False).picked
+        picked = network.picknet.walk(films.glances, films.counts, spread=False)
         _, num_picks = films.picked_of_clips(picked, config.video.num_frames)
         events = films.clips >= 0
         found, picks = (num_picks[events] > 0).float().mean(), num_picks.sum() / events.sum().clamp(min=1)
@@ -290,7 +375,7 @@ def validation_by_own_picks(data: Data[FeatureSplit], config: Config) -> Callabl
 @torch.no_grad()
 def greedy_picks(network: Network, split: FeatureSplit) -> Tensor:
     """The picks of inference, without sampling. -> (clips, frames) bool"""
-    return network.picknet.walk(split.glances, split.counts).picked
+    return network.picknet.walk(split.glances, split.counts)
 
 
 def all_frames(counts: Tensor, num_frames: int) -> Tensor:
