@@ -1,6 +1,7 @@
 """A frame: glance, pixels, thumbnail; and arrays as frames."""
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 
@@ -58,6 +59,27 @@ def test_a_frame_smaller_than_a_glance_has_one(height: int, width: int) -> None:
     assert glance.shape == (GLANCE_SIZE, GLANCE_SIZE)
     assert abs(int(glance[-1, -1]) - 90) <= 1
     assert abs(int(glance[0, 0]) - (30 if height > 1 else 90)) <= 1
+
+
+def test_a_glance_does_not_depend_on_the_frames_before_it() -> None:
+    random = np.random.default_rng(0)
+    pictures = []
+    for width, height, pixel_format in [(320, 240, "yuv420p"), (320, 240, "yuvj420p"), (160, 120, "gray")]:
+        picture = av.VideoFrame(width, height, pixel_format)
+        for plane in picture.planes:
+            plane.update(random.bytes(plane.buffer_size))
+        pictures.append(picture)
+
+    def glance(picture: av.VideoFrame) -> bytes:
+        return Frame(picture, index=0, seconds=0.0).glance().tobytes()
+
+    def alone(picture: av.VideoFrame) -> bytes:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(glance, picture).result()
+
+    expected = [alone(picture) for picture in pictures]
+    assert len({*expected}) == 3
+    assert [glance(picture) for picture in [*pictures, *pictures]] == [*expected, *expected]
 
 
 def test_a_glance_of_colours_is_their_luma() -> None:

@@ -168,9 +168,10 @@ class CompiledGraph:
     """A compiled graph and its infer requests. The CNN is started in the background, the other graphs are called."""
 
     def __init__(self, compiled: Any, signature: Signature) -> None:
-        inputs, self._outputs = signature
+        inputs, outputs = signature
         self._compiled = compiled
         self._dtypes = {name: _DTYPES[type_and_shape.split()[0]] for name, type_and_shape in inputs.items()}
+        self._outputs = [name for port in compiled.outputs for name in outputs if name in port.names]
         self._lock = threading.Lock()
         self._request: Any = None
         self._inputs: dict[str, Array] = {}
@@ -196,8 +197,7 @@ class CompiledGraph:
                     array = np.array(given, self._dtypes[name], order="C")
                     self._request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
                     self._inputs[name] = array
-            self._request.infer()
-            return {name: np.array(self._request.get_tensor(name).data) for name in self._outputs}
+            return dict(zip(self._outputs, self._request.infer().to_tuple(), strict=True))
 
     def start(self, pixels: Array) -> "PendingFeatures":
         """Start an inference of the CNN in the background, for one frame. pixels: (image, image, 3) uint8 RGB"""

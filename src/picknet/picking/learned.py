@@ -123,8 +123,9 @@ class RatePicker:
             rate = float(np.logaddexp2(0.0, logit / math.log(2)))
             mean += (min(rate, MOST_RATE) - mean) / SPREAD
             charge += self._rate * (mean + LEAST_RATE if self._spread else rate)
-            shows_something = float(frame.glance().std()) >= FLAT
-            if charge >= 1 and (self._spread or wait >= LEAST_WAIT) and shows_something:
+            is_full = charge >= 1 and (self._spread or wait >= LEAST_WAIT)
+            shows_something = (is_full or not memory.any_pick) and float(frame.glance().std()) >= FLAT
+            if is_full and shows_something:
                 is_lit = DARK <= float(frame.glance().mean()) <= BRIGHT
                 patience = (0 if logit > RULED_OUT else PATIENCE) if is_lit else LONG_PATIENCE
                 if passed_over >= patience:

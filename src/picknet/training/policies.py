@@ -172,11 +172,13 @@ class RatePickNet(Policy):
         -> logits of picking: (n,), embeddings: (n, outline + code), the next state: (n, STATE_SIZE)
         """
         outlines, codes, measures = self._seen(glances, previous)
-        familiar = _differences(outlines[:, None], recent[..., :OUTLINE_SIZE])[:, 0]
+        remembered = torch.cat([recent, picked], dim=1)[..., :OUTLINE_SIZE]
+        # As `_differences`, with fewer operations for a single outline.
+        differences = (outlines[:, None] - remembered).square().sum(2) / 2
+        familiar, novelty = differences[:, :NUM_RECENT], differences[:, NUM_RECENT:]
         state = self._remembered(torch.cat([codes, familiar], dim=1), state)
         frame = self.from_frame(torch.cat([codes, state, familiar, measures], dim=1))
         difference = self.from_difference(codes - picked[:, 0, OUTLINE_SIZE:])
-        novelty = _differences(outlines[:, None], picked[..., :OUTLINE_SIZE])[:, 0]
         logits = self._logits(frame + difference, novelty, clock[:, 0], clock[:, 1])
         return logits, torch.cat([outlines, codes], dim=1), state
 
@@ -303,14 +305,16 @@ class RatePickNet(Policy):
         changes = values - values_before
         now, change = (part if part.dim() == 3 else part[:, 0] for part in (values, changes))
         side = math.isqrt(OUTLINE_SIZE)
-        means = nn.functional.avg_pool2d(now[:, None], GLANCE_SIZE // side).flatten(1)
-        centred = means - means.mean(1, keepdim=True)
+        step = GLANCE_SIZE // side
+        means = now.reshape(-1, side, step, side, step).mean((2, 4)).flatten(1)
+        brightness = means.mean(1, keepdim=True)
+        centred = means - brightness
         power = centred.square().sum(1, keepdim=True)
         outlines = centred / (power + OUTLINE_SIZE * FAINTEST_CONTRAST**2).sqrt()
         size = change.abs().mean((1, 2))
         measures = torch.stack(
             [
-                now.mean((1, 2)),
+                brightness[:, 0],
                 4 * (power[:, 0] / OUTLINE_SIZE + 1e-8).sqrt(),
                 10 * (now[:, :, 1:] - now[:, :, :-1]).abs().mean((1, 2)),
                 torch.log(size + 1 / 255) + 3,

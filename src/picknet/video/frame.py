@@ -1,6 +1,7 @@
 """A decoded frame: its glance, which a picker sees, and its pixels, which the CNN sees."""
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, Self
 
@@ -27,6 +28,16 @@ _TIMESTAMP_ERROR = 0.0005
 """Seconds by which a container may round a timestamp: Matroska stores whole milliseconds."""
 _MAX_PIXEL_ASPECT = 4.0
 """Largest credible ratio between the sides of a pixel; the widest pixels in use are twice as wide as high."""
+
+
+class _Scalers(threading.local):
+    """A scaler for glances in each thread: to set one up takes nearly as long as to scale."""
+
+    def __init__(self) -> None:
+        self.glances = VideoReformatter()
+
+
+_scalers = _Scalers()
 
 
 class BadPixels(PicknetError, ValueError, TypeError):
@@ -108,7 +119,7 @@ class Frame:
         gives the same glance of the same scene.
         """
         if self._glance is None:
-            self._glance = self._scaled(GLANCE_SIZE, GLANCE_SIZE, "gray", _GLANCE_SCALING)
+            self._glance = self._scaled(GLANCE_SIZE, GLANCE_SIZE, "gray", _GLANCE_SCALING, _scalers.glances)
             self._glance.flags.writeable = False
         return self._glance
 
@@ -154,13 +165,15 @@ class Frame:
         width, height = max(round(width * scale), 1), max(round(height * scale), 1)
         return self._scaled(width, height, "rgb24", Interpolation.AREA)
 
-    def _scaled(self, width: int, height: int, pixel_format: str, how: Interpolation) -> NDArray[np.uint8]:
-        # A new scaler for each call: kept with the frame it would use more memory than the frame, and threads cost
-        # more than they gain for so small a task.
-        scaled = VideoReformatter().reformat(
-            self._picture, width, height, format=pixel_format, interpolation=how, threads=1
-        )
-        return np.array(np.rot90(scaled.to_ndarray(), quarter_turns(self._picture)))
+    def _scaled(
+        self, width: int, height: int, pixel_format: str, how: Interpolation, scaler: VideoReformatter | None = None
+    ) -> NDArray[np.uint8]:
+        # A scaler of large pictures is not kept: it uses more memory than the frame. Threads cost more than they gain
+        # for so small a task.
+        scaler = scaler or VideoReformatter()
+        scaled = scaler.reformat(self._picture, width, height, format=pixel_format, interpolation=how, threads=1)
+        turns, pixels = quarter_turns(self._picture), scaled.to_ndarray()
+        return np.array(np.rot90(pixels, turns) if turns else pixels)
 
     def _colours(self) -> NDArray[np.uint8]:
         scaled = VideoReformatter().reformat(
