@@ -12,6 +12,7 @@ from picknet.picking.learned import (
     CODE_SIZE,
     DARK,
     FIRST_CHARGE,
+    LEAK,
     LEAST_RATE,
     LEAST_WAIT,
     LONG_PATIENCE,
@@ -75,25 +76,46 @@ def picks(values, **settings):
     return [pick.index for _, pick in RatePicker(Stub(), **settings).pick(frames_of(values))]
 
 
-def test_a_constant_probability_gives_a_stride_from_half_a_stride_on():
-    # 0.5 + 0.22 n is above 1, 2, 3, 4, 5 with frames 2, 6, 11, 15 and 20.
-    assert (FIRST_CHARGE, LEAST_WAIT) == (0.5, 3)
-    assert picks([22] * 24) == [2, 6, 11, 15, 20]
+def charged(rate, num_frames):
+    """The picks of a constant rate, with a leak after the first."""
+    charge, found = 0.5, []
+    for t in range(num_frames):
+        if found:
+            charge = 0.5 + 0.8 * (charge - 0.5)
+        charge += rate
+        if charge >= 1 and t - (found or [-1])[-1] >= 3:
+            found.append(t)
+            charge = min(charge - 1, 0.5)
+    return found
+
+
+def test_a_constant_probability_gives_a_stride():
+    assert (FIRST_CHARGE, LEAST_WAIT, LEAK) == (0.5, 3, 0.2)
+    # 0.5 + 0.22 n is above 1 with frame 2, which leaves 0.16. From there on a fifth of the distance to 0.5 is lost with
+    # every frame: 0.448, 0.678, 0.863, 1.010 with frame 6, …
+    assert picks([22] * 24) == charged(0.22, 24)
+    assert picks([22] * 8) == [2, 6]
     # p = ½ is a rate of 1: always full, so every third frame is picked.
     assert picks([100] * 7) == [2, 5]
 
 
-def test_twice_the_rate_is_half_the_stride():
-    # 0.5 + 0.11 n is above 1, 2, 3 with frames 4, 13 and 22.
-    assert picks([11] * 24) == [4, 13, 22]
-    assert picks([11] * 24, rate=2) == picks([22] * 24) == [2, 6, 11, 15, 20]
-    assert picks([22] * 24, rate=0.5) == [4, 13, 22]
+def test_the_dial_multiplies_the_rate():
+    assert picks([11] * 24, rate=2) == picks([22] * 24)
+    assert picks([22] * 24, rate=0.5) == picks([11] * 24) == charged(0.11, 24) == [4, 18]
+
+
+def test_what_hardly_charges_is_looked_at_once_and_then_leaks_away():
+    # Before the first pick nothing leaks: 0.5 + 7 · 0.08 is above 1. Then the charge tends to 0.5 + 0.08 / 0.2 = 0.9,
+    # and is never full again.
+    assert picks([8] * 500) == [6]
+    # 0.5 + 0.11 / 0.2 = 1.05: just enough.
+    assert len(picks([11] * 500)) > 20
 
 
 def test_no_more_than_the_first_charge_is_left_after_a_pick():
-    # Frames 0 and 1 charge by 2.5 each. With 5.72 − 1 left, frames 5, 8 and 11 would follow; with 0.5, the next pick is
-    # as far away as from the start: 0.5 + 0.12 · 5 is above 1 with frame 7.
-    assert picks([250, 250, 22, *[12] * 9]) == [2, 7]
+    # Frames 0 and 1 charge by 2.5 each. With 5.72 − 1 left, frame 5 would follow; with 0.5, the charge is 0.7, 0.86,
+    # 0.988 and 1.0904 with frames 3 to 6.
+    assert picks([250, 250, 22, *[20] * 9])[:2] == [2, 6]
 
 
 def test_a_frame_that_fills_the_charge_is_picked_at_once():

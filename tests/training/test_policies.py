@@ -12,6 +12,7 @@ from picknet.config import ModelConfig
 from picknet.picking.learned import (
     CODE_SIZE,
     FIRST_CHARGE,
+    LEAK,
     LEAST_RATE,
     LEAST_WAIT,
     MOST_RATE,
@@ -344,7 +345,7 @@ def test_the_policy_with_a_memory_against_numpy():
     np.testing.assert_allclose(walk.log_probabilities[0].detach().numpy(), expected, atol=2e-4)
 
 
-@pytest.mark.parametrize(("spread", "dial"), [(False, 0.03), (True, 0.7)])
+@pytest.mark.parametrize(("spread", "dial"), [(False, 0.1), (True, 0.7)])
 def test_the_charge_of_a_walk_against_numpy(spread, dial):
     # The rule in float64, frame by frame, from the peer's log-odds.
     picknet, clip = trained_policy(std=8.0), lively(40)
@@ -355,6 +356,8 @@ def test_the_charge_of_a_walk_against_numpy(spread, dial):
         logit = peer.logit(glance)
         rate = -np.log2(sigmoid(-logit))
         mean += (min(rate, MOST_RATE) - mean) / SPREAD
+        if expected and not spread:
+            charge += LEAK * (FIRST_CHARGE - charge)
         charge += dial * (mean + LEAST_RATE if spread else rate)
         if charge >= 1 and (spread or t - (expected or [-1])[-1] >= LEAST_WAIT):
             if logit > RULED_OUT or passed_over == PATIENCE:

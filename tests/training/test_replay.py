@@ -103,7 +103,8 @@ def test_captions_replayed(attention, device):
     replayed = ReplayedLoss(loss, learned)
     for call in range(CALLS):
         features = torch.randn(3, 4, 1, 5, device=device)
-        memory, expected = encode(features, counts), encoder(features, counts)
+        with torch.no_grad():
+            memory, expected = encode(features, counts), encoder(features, counts)
         torch.testing.assert_close(tuple(memory), tuple(expected))
         written = decoder.write(memory, max_words=2 * WORDS_AT_ONCE, some_words=some_words)
         assert torch.equal(written, decoder.write(expected, max_words=2 * WORDS_AT_ONCE))

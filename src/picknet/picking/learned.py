@@ -29,6 +29,9 @@ NUM_PICKED = 16
 FIRST_CHARGE = 0.5
 """Where the charge starts: a stride begins half way, so that picks fall on the middles of equal parts. After a pick no
 more than this is left, so that one certain frame is not picked twice."""
+LEAK = 0.2
+"""At once: share of the charge, above or below its start, that is lost with every frame after the first pick. So an hour
+in which nothing happens does not add up to picks."""
 LEAST_WAIT = 3
 """At once: least number of frames from one pick to the next, and from the start to the first pick."""
 SPREAD = 12
@@ -91,8 +94,8 @@ class RatePicker:
     """A learned picker with a memory: it charges with every frame, by the policy's rate of picking. Full, it picks.
 
     The rate of a frame is −log₂(1 − p), where p is the policy's probability of picking it: 1 for p = ½. A constant rate
-    is a stride; a frame that shows nothing hardly charges. The sum remembers every frame that was nearly worth a pick,
-    which a threshold on p would forget.
+    is a stride; a frame that shows nothing hardly charges. The sum remembers the last frames that were nearly worth a
+    pick, which a threshold on p would forget.
 
     Its state is bounded, whatever the length of the video: the policy's recurrent state, the embeddings of the last
     frames and of the last picks, and the likeliest frame so far, which is picked if the video ends without a pick.
@@ -122,6 +125,8 @@ class RatePicker:
             # log₂(1 + exp(logit)), which is −log₂(1 − p), without overflow
             rate = float(np.logaddexp2(0.0, logit / math.log(2)))
             mean += (min(rate, MOST_RATE) - mean) / SPREAD
+            if memory.any_pick and not self._spread:
+                charge -= LEAK * (charge - FIRST_CHARGE)
             charge += self._rate * (mean + LEAST_RATE if self._spread else rate)
             is_full = charge >= 1 and (self._spread or wait >= LEAST_WAIT)
             shows_something = (is_full or not memory.any_pick) and float(frame.glance().std()) >= FLAT

@@ -14,6 +14,7 @@ from picknet.picking.learned import (
     DARK,
     FIRST_CHARGE,
     FLAT,
+    LEAK,
     LEAST_RATE,
     LEAST_WAIT,
     LONG_PATIENCE,
@@ -224,6 +225,8 @@ class RatePickNet(Policy):
             logits, present = self._logits_at(t, seen, memory), t < counts
             frame_rate = nn.functional.softplus(logits) / math.log(2)
             mean = mean + (frame_rate.clamp(max=MOST_RATE) - mean) / SPREAD
+            if not spread:
+                charge = charge - torch.where(memory.places[:, 0] >= 0, LEAK * (charge - FIRST_CHARGE), 0.0)
             charge = charge + rate * (mean + LEAST_RATE if spread else frame_rate)
             full = (charge >= 1) & (memory.wait >= (0 if spread else LEAST_WAIT)) & present & shows_something[:, t]
             patience = torch.where(logits > RULED_OUT, 0, PATIENCE)
