@@ -20,7 +20,8 @@ from picknet.errors import BadSetting, PicknetError
 from picknet.model.folder import BadModel, find_model
 from picknet.model.runtime import EncoderState, Runtime
 from picknet.model.sentences import Sentence
-from picknet.picking.learned import learned_picker
+from picknet.picking.budget import BudgetPicker
+from picknet.picking.learned import RatePicker, learned_picker
 from picknet.picking.picker import Picker, glance_kind, is_random, looks_ahead
 from picknet.results import Caption, Picked, Segment, Update
 from picknet.timeline import segments
@@ -197,7 +198,7 @@ class Captioner:
 
         source: as in `caption`; with a budget also a live source, which is followed until it ends.
         budget: at most this many frames: the first, and those that show what happens. They are chosen among one frame
-            a second, of a short video more, by their glances; the model is not used.
+            a second, of a short video more, by their glances and the model's policy.
         exact: with a budget, exactly this many frames, even if little happens.
         picker: with a budget, it keeps the picks with the highest probabilities; where the picker has none, those that
             show most.
@@ -227,7 +228,13 @@ class Captioner:
             num_frames=num_frames,
             settings=self.config.video,
             on_frame=on_frame,
+            budget_picker=self.budget_picker,
         )
+
+    def budget_picker(self, budget: int, *, exact: bool = False) -> BudgetPicker:
+        """What `pick` with a budget uses: a rule, and the model's policy if it has one with a memory."""
+        learned = self.picker_at(spread=False)
+        return BudgetPicker(budget, exact=exact, learned=learned if isinstance(learned, RatePicker) else None)
 
     def feature(self, frame: Frame) -> Array:
         """The CNN's feature of a frame, the mean over its cells: (feature,)"""
@@ -320,7 +327,7 @@ def pick(
     model: str | os.PathLike[str] | None = None,
     num_frames: int | None = None,
 ) -> "list[PickedFrame]":
-    """As `Captioner.pick`, without a captioner: a model is loaded only where neither budget nor picker is given."""
+    """As `Captioner.pick`, without a captioner: a model is loaded only where no picker is given."""
     found = picked(source, budget=budget, exact=exact, picker=picker, model=model, num_frames=num_frames)
     return list(found.images())
 
@@ -336,11 +343,11 @@ def picked(
     on_frame: OnFrame = lambda seconds: None,
 ) -> Picked:
     """As `pick`, but the frames stay in the decoder's format. on_frame: called with the seconds of each sample."""
-    if budget is None and picker is None:
-        return load(model).picked(source, exact=exact, num_frames=num_frames, on_frame=on_frame)
+    if picker is None:
+        captioner = load(model)
+        return captioner.picked(source, budget=budget, exact=exact, num_frames=num_frames, on_frame=on_frame)
     if model is not None:
-        chosen_by = "budget" if picker is None else "picker"
-        raise BadSetting(f"model is {str(model)!r}: with a {chosen_by} no model picks; leave one of the two out")
+        raise BadSetting(f"model is {str(model)!r}: with a picker no model picks; leave one of the two out")
     return pick_frames(
         source,
         picker=picker,

@@ -223,6 +223,7 @@ def pick_frames(
     num_frames: int | None,
     settings: VideoConfig,
     on_frame: OnFrame,
+    budget_picker: Callable[..., BudgetPicker] = BudgetPicker,
 ) -> Picked:
     """The frames that a picker picks, within a budget if there is one; without a picker, those of a `BudgetPicker`."""
     if budget is not None and budget < 1:
@@ -235,7 +236,7 @@ def pick_frames(
     if picker is not None:
         chosen = picker
     elif budget is not None:
-        chosen = BudgetPicker(budget, exact=exact)
+        chosen = budget_picker(budget, exact=exact)
         if num_frames is None:
             sampling, array_samples = _for_budget(budget), None
     else:

@@ -11,6 +11,7 @@ from clips import number_of, write_clip
 from picknet import cli
 from picknet.captioner import BadSetting, pick
 from picknet.picking.budget import MAX_BUDGET, BudgetPicker
+from picknet.picking.learned import RatePicker
 from picknet.picking.picker import BadPicker
 from picknet.picking.scenes import SceneWatch
 from picknet.video.frame import GLANCE_SIZE, Frame
@@ -128,15 +129,42 @@ def test_an_impossible_budget_is_refused(budget):
         BudgetPicker(budget)
 
 
+class Likely(RatePicker):
+    """A learned picker whose probabilities are given."""
+
+    def __init__(self, probabilities):
+        super().__init__(lambda inputs: pytest.fail("no policy here"), glance="motion")
+        self.probabilities = probabilities
+
+    def watch(self, frames):
+        for frame, probability in zip(frames, self.probabilities, strict=True):
+            yield frame, probability, False
+
+
+def test_a_learned_picker_says_what_is_worth_a_look():
+    # Every picture is about as new as any other, and a frame with p = 1 counts three times as much as one with p = 0.
+    pictures, sure = [scene(number) for number in range(60)], {7, 30, 31, 52}
+    found = picked(pictures, 5, learned=Likely([float(number in sure) for number in range(60)]))
+    assert {7, 52} <= {*found}
+    assert {30, 31} & {*found}
+    assert not {7, 30, 31, 52} & {*picked(pictures, 5)}
+    assert picked(pictures, 5, learned=Likely([0.5] * 60)) == picked(pictures, 5)
+    assert BudgetPicker(5, learned=Likely([])).glance == "motion"
+
+
 # --- Pictures from a budget -------------------------------------------------------------------------------------------
 
 
-def test_a_budget_needs_no_model_and_starts_with_the_very_first_frame(tmp_path, monkeypatch):
-    monkeypatch.setattr("picknet.captioner.load", lambda *_: pytest.fail("a model was loaded"))
+def test_a_budget_starts_with_the_very_first_frame(tmp_path):
     video = write_clip(tmp_path / "clip.mp4", num_frames=50)
     frames = pick(video, budget=4, exact=True)
     assert len(frames) == 4
     assert (number_of(np.asarray(frames[0])), frames[0].seconds) == (0, 0.0)
+
+
+def test_the_rule_alone_needs_no_model(tmp_path, monkeypatch):
+    monkeypatch.setattr("picknet.captioner.load", lambda *_: pytest.fail("a model was loaded"))
+    assert len(pick(write_clip(tmp_path / "clip.mp4", num_frames=50), picker=BudgetPicker(4, exact=True))) == 4
 
 
 def test_exact_budgets_up_to_the_number_of_frames_are_possible(tmp_path):

@@ -98,7 +98,7 @@ def pick(
         int | None,
         typer.Option(
             metavar="N", help="Pick at most N frames of a video of any length: the N most probable picks of "
-            "--picker; without --picker, frames that differ most, chosen without a model.", rich_help_panel=PICKING,
+            "--picker; without --picker, frames that show what happens.", rich_help_panel=PICKING,
         ),
     ] = None,
     exact: Annotated[
@@ -129,15 +129,11 @@ def pick(
 
     check_numbers([picker or PickerName.picknet], k, change, rate)
     if rate is not None and budget and not picker:
-        raise BadUsage(f"--rate {rate:g}: --budget alone uses no model; add --picker picknet, or leave one of them out")
+        raise BadUsage(f"--rate {rate:g}: --budget says how many; add --picker picknet, or leave one of them out")
     if budget is not None and not 1 <= budget <= MAX_BUDGET:
         raise BadUsage(f"--budget {budget}: 1 to {MAX_BUDGET:,} frames are possible")
     if exact and (not budget or picker):
         raise BadUsage("--exact needs a --budget, and no --picker beside it")
-    if model and budget and not picker:
-        raise BadUsage(
-            f"--model {model}: --budget alone uses no model; add --picker picknet to keep the N most probable picks"
-        )
     if model and picker in (PickerName.uniform, PickerName.random, PickerName.scene, PickerName.all):
         raise BadUsage(f"--model {model}: the picker {picker} uses no model")
     if format is PickFormat.paths:
@@ -169,9 +165,9 @@ def pick(
     names = [display_name(video) for video in found]
     folders = [out / name for name in own_names(names)] if out and len(found) > 1 else [out] * len(found)
     chosen: Picker | None = None
+    captioner: Callable[[], Captioner] = functools.cache(lambda: load(model))
     if picker or not budget:
         picker = picker or PickerName.picknet
-        captioner: Callable[[], Captioner] = functools.cache(lambda: load(model))
         chosen = chosen_picker(
             picker, k=k, change=change, frames=frames, seed=seed, rate=rate, captioner=captioner
         )
@@ -183,7 +179,7 @@ def pick(
         for video, name, folder in zip(found, names, folders, strict=True):
             progress.begin(video)
             try:
-                result = picked(
+                result = (picked if chosen else captioner().picked)(
                     watch or video,
                     budget=budget,
                     exact=exact,

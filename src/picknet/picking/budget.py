@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from picknet.config import GlanceKind
 from picknet.picking.glances import OUTLINE_SIZE, changes, outline
+from picknet.picking.learned import RatePicker
 from picknet.picking.picker import BadPicker, Pick, picked
 from picknet.video.frame import Frame
 
@@ -31,21 +33,30 @@ class BudgetPicker:
     is smallest, where t is the time between two frames and `change`, from 0 to 1, how much their glances differ. So an
     uneventful hour gives way to a few eventful seconds, and a video in which nothing happens is picked at a steady
     stride. The first frame is always kept. Memory: one frame more than the budget.
+
+    A learned picker knows better what is worth a look: rain changes every frame, and shows nothing new. With one, the
+    product above is multiplied by ½ + p, where p is its probability of picking the frame.
     """
 
     looks_ahead = True
 
-    def __init__(self, budget: int, *, exact: bool = False) -> None:
-        """exact: use the whole budget, even on frames that show nothing new."""
+    def __init__(self, budget: int, *, exact: bool = False, learned: RatePicker | None = None) -> None:
+        """exact: use the whole budget, even on frames that show nothing new. learned: as for a stream, not spread."""
         if not 1 <= budget <= MAX_BUDGET:
             raise BadPicker(f"budget is {budget}: 1 to {MAX_BUDGET} frames are possible")
         self._budget = budget
         self._exact = exact
+        self._learned = learned
+        self.glance: GlanceKind = "grey" if learned is None else learned.glance
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
         kept = _Kept(self._budget)
-        for frame in frames:
-            kept.add(frame)
+        if self._learned is None:
+            for frame in frames:
+                kept.add(frame, 1.0)
+        else:
+            for frame, probability, _ in self._learned.watch(frames):
+                kept.add(frame, 0.5 + probability)
         yield from map(picked, kept.frames(repeated=self._exact))
 
 
@@ -60,9 +71,10 @@ class _Kept:
         self._outlines = np.zeros((size, OUTLINE_SIZE * OUTLINE_SIZE), np.float32)
         self._seconds = np.zeros(size)
         self._weights = np.zeros(size)
+        self._worth = np.ones(size)
         self._distances = np.full((size, size), np.inf)
 
-    def add(self, frame: Frame) -> None:
+    def add(self, frame: Frame, worth: float) -> None:
         shape, changing = outline(frame.glance()), 0.0
         if self._frames:
             newest = next(reversed(self._frames))
@@ -75,7 +87,7 @@ class _Kept:
         distances *= times / (times + HALF_DISTANT_SECONDS)
         self._distances[position, others] = self._distances[others, position] = distances
         self._outlines[position], self._seconds[position] = shape, frame.seconds
-        self._weights[position] = STILL + changing
+        self._weights[position], self._worth[position] = STILL + changing, worth
         self._frames[position] = frame
 
     def frames(self, *, repeated: bool) -> list[Frame]:
@@ -93,7 +105,7 @@ class _Kept:
 
     def _drop(self) -> int:
         """Drop the frame that is missed least, and return its position, which is free then."""
-        losses = self._weights * self._distances.min(axis=1)
+        losses = self._weights * self._worth * self._distances.min(axis=1)
         losses[0] = np.inf
         position = int(losses.argmin())
         del self._frames[position]

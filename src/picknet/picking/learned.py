@@ -30,8 +30,8 @@ FIRST_CHARGE = 0.5
 """Where the charge starts: a stride begins half way, so that picks fall on the middles of equal parts. After a pick no
 more than this is left, so that one certain frame is not picked twice."""
 LEAK = 0.2
-"""At once: share of the charge, above or below its start, that is lost with every frame after the first pick. So an hour
-in which nothing happens does not add up to picks."""
+"""At once: share of the charge, above or below its start, that is lost with every frame after the first pick, so that
+an hour in which nothing happens does not add up to picks."""
 LEAST_WAIT = 3
 """At once: least number of frames from one pick to the next, and from the start to the first pick."""
 SPREAD = 12
@@ -117,8 +117,22 @@ class RatePicker:
         self.glance = glance
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
-        memory, charge, mean, passed_over = _Memory(), FIRST_CHARGE, 0.0, 0
         best: tuple[bool, float, Frame] | None = None
+        any_pick = False
+        for frame, probability, is_pick in self.watch(frames):
+            if is_pick:
+                any_pick = True
+                yield picked(frame, probability)
+            elif not any_pick:
+                worth = _shows_something(frame), probability
+                if best is None or worth > best[:2]:
+                    best = *worth, frame
+        if best is not None and not any_pick:
+            yield picked(best[2], best[1])
+
+    def watch(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, float, bool]]:
+        """Every frame with the probability of picking it, and whether it is picked."""
+        memory, charge, mean, passed_over = _Memory(), FIRST_CHARGE, 0.0, 0
         for frame in frames:
             wait = memory.wait
             logit, embedding = memory.see(self._policy, _seen(frame, self.glance))
@@ -129,21 +143,16 @@ class RatePicker:
                 charge -= LEAK * (charge - FIRST_CHARGE)
             charge += self._rate * (mean + LEAST_RATE if self._spread else rate)
             is_full = charge >= 1 and (self._spread or wait >= LEAST_WAIT)
-            shows_something = (is_full or not memory.any_pick) and float(frame.glance().std()) >= FLAT
-            if is_full and shows_something:
+            is_pick = False
+            if is_full and _shows_something(frame):
                 is_lit = DARK <= float(frame.glance().mean()) <= BRIGHT
                 patience = (0 if logit > RULED_OUT else PATIENCE) if is_lit else LONG_PATIENCE
-                if passed_over >= patience:
-                    charge, passed_over = min(charge - 1, FIRST_CHARGE), 0
-                    memory.pick(embedding)
-                    yield picked(frame, _logistic(logit))
-                else:
-                    passed_over += 1
-            if not memory.any_pick and (best is None or (shows_something, logit) > best[:2]):
-                best = shows_something, logit, frame
-        if best is not None and not memory.any_pick:
-            _, logit, frame = best
-            yield picked(frame, _logistic(logit))
+                is_pick = passed_over >= patience
+                passed_over += 1
+            if is_pick:
+                charge, passed_over = min(charge - 1, FIRST_CHARGE), 0
+                memory.pick(embedding)
+            yield frame, _logistic(logit), is_pick
 
 
 class _Memory:
@@ -180,6 +189,10 @@ class _Memory:
         """Remember the embedding of a picked frame."""
         self._picked = _pushed(self._picked, embedding)
         self.wait, self.any_pick = 1, True
+
+
+def _shows_something(frame: Frame) -> bool:
+    return float(frame.glance().std()) >= FLAT
 
 
 def _seen(frame: Frame, kind: GlanceKind) -> Array:

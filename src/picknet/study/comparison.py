@@ -35,6 +35,7 @@ NAMES = {
     "coin": "coin",
     "scene": "scene change",
     "budget": "budget",
+    "rule": "budget, rule alone",
     "content": "PySceneDetect, content",
     "adaptive": "PySceneDetect, adaptive",
     "histogram": "PySceneDetect, histogram",

@@ -23,7 +23,8 @@ COLUMNS = ("cider_low", "cider_high", "difference", "low", "high")
 GREYS = ("#5f6773", "#8a919d", "#b0b6bf")
 MARKERS = {
     "ends": ("s", 1), "random": ("X", 2), "kmeans": ("P", 1), "every": ("v", 1), "coin": ("d", 2), "scene": ("^", 0),
-    "stride": ("*", 0), "budget": ("D", 0), "content": ("p", 1), "adaptive": ("<", 1), "histogram": (">", 1),
+    "stride": ("*", 0), "budget": ("D", 0), "rule": ("D", 2), "content": ("p", 1), "adaptive": ("<", 1),
+    "histogram": (">", 1),
 }  # fmt: skip
 """A marker and a shade for each rival."""
 DASHES: dict[str, str | tuple[int, tuple[int, ...]]] = {

@@ -94,7 +94,8 @@ def compare_films(
         *(Setting("every", f"n={n}", (EveryNthPicker(n),)) for n in DISTANCES),
         Setting("stride", f"n={STRIDE}", (EveryNthPicker(STRIDE),)),
         *(Setting("scene", f"change={change}", (SceneChangePicker(change),)) for change in CHANGES),
-        *(Setting("budget", f"N={budget}", (BudgetPicker(budget),)) for budget in BUDGETS),
+        *(Setting("budget", f"N={budget}", (captioner.budget_picker(budget),)) for budget in BUDGETS),
+        *(Setting("rule", f"N={budget}", (BudgetPicker(budget),)) for budget in BUDGETS),
     ]
     own = {(setting.picker, setting.setting): setting.own for setting in settings}
     counts: dict[tuple[str, str], list[tuple[float, float]]] = {}  # picks an event and share found, film by film
