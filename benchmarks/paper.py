@@ -13,7 +13,7 @@ row, all rows side by side:
 
 It then captions the validation clips greedily from the frames that each PickNet picks and, with the captioner of
 supervision alone, from all 30 frames and from 6 evenly spaced ones, 6 random ones and 6 by k-means. It writes
-`paper.json` and `paper.md`; `draw` adds the histograms of picks as pictures, and needs matplotlib.
+`paper.json` and `paper.md`; `draw` adds the histograms of picks as a picture, and needs matplotlib.
 
 The CNN is EfficientNet-Lite2 at 256 pixels by default; the paper's is ResNet-152 (`--cnn resnet152 --image-size 224`),
 whose weights timm downloads. The features of all clips are stored in OUT/feature-cache, or --cache, once for all rows.
@@ -343,22 +343,27 @@ def measured(arguments: argparse.Namespace, jobs: Sequence[Job], supervised: Pat
 
 
 def draw(arguments: argparse.Namespace) -> None:
-    """The histograms of picks of each PickNet, beside the JSON file."""
+    """picks.png beside the JSON file: the histograms of picks of each PickNet, one below the other."""
+    from PIL import Image
+
     from picknet.study.charts import pick_histograms, save
 
     found = json.loads(arguments.json.read_text(encoding="utf-8"))
+    path, pictures = arguments.json.with_name("picks.png"), []
     for name, row in found["rows"].items():
         if not name.startswith("PickNet"):
             continue
         counts, positions = (
-            np.repeat(np.arange(len(row[key])), np.array(row[key], dtype=int))
+            np.repeat(np.arange(len(row[key])), np.array(row[key], dtype=int)).tolist()
             for key in ("pick_counts", "pick_positions")
         )
-        label = name.removeprefix("PickNet (").removesuffix(")")
-        folder = next(folder for folder, (title, _) in VARIANTS.items() if title == label)
-        path = arguments.json.with_name(f"picks-{folder}.png")
-        save(pick_histograms(counts.tolist(), positions.tolist(), num_frames=found["num_frames"]), path)
-        print(path)
+        save(pick_histograms(counts, positions, num_frames=found["num_frames"], name=f"{name}: number of picks"), path)
+        pictures.append(Image.open(path).convert("RGB"))
+    whole = Image.new("RGB", (pictures[0].width, sum(picture.height for picture in pictures)))
+    for number, picture in enumerate(pictures):
+        whole.paste(picture, (0, number * picture.height))
+    whole.resize((whole.width // 2, whole.height // 2), Image.Resampling.LANCZOS).quantize(64).save(path, optimize=True)
+    print(path)
 
 
 def main() -> None:

@@ -53,11 +53,12 @@ class BudgetPicker:
         kept = _Kept(self._budget)
         if self._learned is None:
             for frame in frames:
-                kept.add(frame, 1.0)
+                kept.add(frame)
         else:
             for frame, probability, _ in self._learned.watch(frames):
-                kept.add(frame, 0.5 + probability)
-        yield from map(picked, kept.frames(repeated=self._exact))
+                kept.add(frame, probability)
+        for frame, known in kept.frames(repeated=self._exact):
+            yield picked(frame, known)
 
 
 class _Kept:
@@ -66,15 +67,15 @@ class _Kept:
     def __init__(self, budget: int) -> None:
         size = budget + 1
         self._budget = budget
-        self._frames: dict[int, Frame] = {}
-        """Position in the arrays below -> frame, in order of time. The first frame stays at position 0."""
+        self._frames: dict[int, tuple[Frame, float | None]] = {}
+        """Position in the arrays below -> frame and probability, in order of time. The first stays at position 0."""
         self._outlines = np.zeros((size, OUTLINE_SIZE * OUTLINE_SIZE), np.float32)
         self._seconds = np.zeros(size)
         self._weights = np.zeros(size)
         self._worth = np.ones(size)
         self._distances = np.full((size, size), np.inf)
 
-    def add(self, frame: Frame, worth: float) -> None:
+    def add(self, frame: Frame, probability: float | None = None) -> None:
         shape, changing = outline(frame.glance()), 0.0
         if self._frames:
             newest = next(reversed(self._frames))
@@ -87,10 +88,11 @@ class _Kept:
         distances *= times / (times + HALF_DISTANT_SECONDS)
         self._distances[position, others] = self._distances[others, position] = distances
         self._outlines[position], self._seconds[position] = shape, frame.seconds
-        self._weights[position], self._worth[position] = STILL + changing, worth
-        self._frames[position] = frame
+        self._weights[position] = STILL + changing
+        self._worth[position] = 1.0 if probability is None else 0.5 + probability
+        self._frames[position] = frame, probability
 
-    def frames(self, *, repeated: bool) -> list[Frame]:
+    def frames(self, *, repeated: bool) -> list[tuple[Frame, float | None]]:
         """The frames within the budget, in order; without `repeated`, still frames that look like an earlier one are
         left out."""
         if len(self._frames) > self._budget:

@@ -149,10 +149,12 @@ def line_chart(panels: Sequence[Panel]) -> "Figure":
     return figure
 
 
-def pick_histograms(counts: Sequence[int], positions: Sequence[int], *, num_frames: int) -> "Figure":
+def pick_histograms(
+    counts: Sequence[int], positions: Sequence[int], *, num_frames: int, name: str = "Number of picks"
+) -> "Figure":
     """The paper's two figures: how many frames are picked from a clip, and where in the clip they are.
 
-    counts: picks of each clip. positions: of all picks, from 0 to num_frames − 1.
+    counts: picks of each clip. positions: of all picks, from 0 to num_frames − 1. name: the title of the first.
     """
     if not len(counts) or not len(positions):
         raise BadChart("the histograms of picks need at least one clip with a pick")
@@ -161,7 +163,7 @@ def pick_histograms(counts: Sequence[int], positions: Sequence[int], *, num_fram
     by_position = np.bincount(where, minlength=num_frames) / len(where)
     mean = f"{np.mean(counts):.1f} picks per clip on average"
     parts = [
-        ("Number of picks", f"share of {len(counts):,} clips · {mean}", "picks in a clip", by_count, 1),
+        (name, f"share of {len(counts):,} clips · {mean}", "picks in a clip", by_count, 1),
         ("Position of the picks", f"share of {len(where):,} picks", f"frame, of {num_frames} sampled", by_position, 0),
     ]
     with _style():

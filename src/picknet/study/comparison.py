@@ -17,7 +17,17 @@ from picknet.data.split import Clip, Missing, Split
 from picknet.metrics import Cider, Scores
 from picknet.study import detectors
 from picknet.study.bootstrap import Interval, interval, resamples
-from picknet.study.judging import NUM_DRAWS, SUBSET_SIZES, ClipFeatures, JudgedClip, dial, judge, rivals
+from picknet.study.judging import (
+    KS,
+    NUM_DRAWS,
+    SUBSET_SIZES,
+    ClipFeatures,
+    JudgedClip,
+    budgets,
+    dial,
+    judge,
+    rivals,
+)
 from picknet.text import tokenise
 from picknet.video.file import UnreadableVideo
 
@@ -132,7 +142,11 @@ def compare(
     missing = [clip for _, split in judges for clip in split.missing]
     for captioner, split in judges:
         features = ClipFeatures(captioner, cache)
-        settings = [*dial(captioner), *rivals(features.of_frame, seed=seed, num_draws=num_draws)]
+        settings = [
+            *dial(captioner),
+            *rivals(features.of_frame, seed=seed, num_draws=num_draws),
+            *budgets(captioner, KS),
+        ]
         own |= {(setting.picker, setting.setting): setting.own for setting in settings}
         for clip in split.clips:
             try:

@@ -24,7 +24,7 @@ from picknet.study.charts import Panel, line_chart, save
 from picknet.study.comparison_page import styled
 from picknet.study.evaluation import markdown_table
 from picknet.study.films import Film, within
-from picknet.study.judging import CHANGES, NUM_DRAWS, Setting, dial
+from picknet.study.judging import CHANGES, NUM_DRAWS, Setting, budgets, dial
 from picknet.video.file import Video
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def compare_films(
         *(Setting("every", f"n={n}", (EveryNthPicker(n),)) for n in DISTANCES),
         Setting("stride", f"n={STRIDE}", (EveryNthPicker(STRIDE),)),
         *(Setting("scene", f"change={change}", (SceneChangePicker(change),)) for change in CHANGES),
-        *(Setting("budget", f"N={budget}", (captioner.budget_picker(budget),)) for budget in BUDGETS),
+        *budgets(captioner, BUDGETS),
         *(Setting("rule", f"N={budget}", (BudgetPicker(budget),)) for budget in BUDGETS),
     ]
     own = {(setting.picker, setting.setting): setting.own for setting in settings}

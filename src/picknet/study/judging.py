@@ -21,7 +21,6 @@ from picknet.captioner import Captioner, NothingToCaption
 from picknet.data.split import Clip, file_facts
 from picknet.files import written_whole
 from picknet.model.runtime import EncoderState, Runtime
-from picknet.picking.budget import BudgetPicker
 from picknet.picking.picker import Picker
 from picknet.picking.plain import (
     AllPicker,
@@ -74,6 +73,11 @@ def dial(captioner: Captioner, *, spread: bool = True) -> list[Setting]:
     return [Setting("picknet", f"rate={rate:g}", (picker,), own=rate == 1) for rate, picker in pickers.items()]
 
 
+def budgets(captioner: Captioner, sizes: Sequence[int]) -> list[Setting]:
+    """What `picknet pick --budget` keeps."""
+    return [Setting("budget", f"N={size}", (captioner.budget_picker(size),)) for size in sizes]
+
+
 def rivals(feature: Callable[[Frame], Array], *, seed: int, num_draws: int = NUM_DRAWS) -> list[Setting]:
     """The pickers PickNet is compared with. Like PickNet, every n-th, coin and scene change do not look ahead."""
     chance = np.random.default_rng(seed)  # one generator for all of them, over all clips
@@ -86,7 +90,6 @@ def rivals(feature: Callable[[Frame], Array], *, seed: int, num_draws: int = NUM
         *(Setting("every", f"n={n}", (EveryNthPicker(n),)) for n in DISTANCES),
         *(Setting("coin", f"p={p}", tuple(CoinPicker(p, seed=chance) for _ in draws)) for p in PROBABILITIES),
         *(Setting("scene", f"change={change}", (SceneChangePicker(change),)) for change in CHANGES),
-        *(Setting("budget", f"N={k}", (BudgetPicker(k),)) for k in KS),
         Setting("all", "", (AllPicker(),)),
     ]
 
