@@ -531,7 +531,7 @@ def test_a_damaged_film_is_told_as_far_as_it_goes(timeline, tmp_path):
         (["two", "--format", "srt"], "--format srt: is for one film; for 2 of them name a folder, --out FOLDER"),
         (["--sheet", "board.doc"], "--sheet board.doc: a sheet ends in .png, .jpg, .jpeg, .webp; a folder's name"),
         (["--fps", "0"], "Invalid value for '--fps': "),
-        (["--rate", "0"], "--rate 0: more than 0 is possible; 1 is the model's own, 2 picks about twice as many"),
+        (["--rate", "0"], "--rate 0: more than 0 is possible; 1 is the model's own, 2 picks more, 0.5 fewer"),
     ],
 )
 def test_options_that_do_not_go_together_are_wrong_usage(arguments, message, timeline, film):

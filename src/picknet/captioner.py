@@ -66,7 +66,7 @@ class Captioner:
         self.describer = Describer(runtime, model=name, style=style)
 
     def picker_at(self, rate: float = 1.0, *, spread: bool = True) -> Picker:
-        """The model's picker with its dial turned: at a rate of 2 it picks about twice as many frames, at 0.5 half.
+        """The model's picker with its dial turned: at a rate of 2 it picks more frames, at 0.5 fewer.
 
         spread: for a clip that is described as a whole; False for a stream, in which a pick comes at once.
         """

@@ -291,10 +291,10 @@ def test_a_rate_is_a_dial_from_few_picks_to_many(picknet: Picknet, clips: Path, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rate", "0"], "--rate 0: more than 0 is possible; 1 is the model's own, 2 picks about twice as many"),
-        (["--rate", "-1"], "--rate -1: more than 0 is possible; 1 is the model's own, 2 picks about twice as many"),
-        (["--rate", "nan"], "--rate nan: more than 0 is possible; 1 is the model's own, 2 picks about twice as many"),
-        (["--rate", "inf"], "--rate inf: more than 0 is possible; 1 is the model's own, 2 picks about twice as many"),
+        (["--rate", "0"], "--rate 0: more than 0 is possible; 1 is the model's own, 2 picks more, 0.5 fewer"),
+        (["--rate", "-1"], "--rate -1: more than 0 is possible; 1 is the model's own, 2 picks more, 0.5 fewer"),
+        (["--rate", "nan"], "--rate nan: more than 0 is possible; 1 is the model's own, 2 picks more, 0.5 fewer"),
+        (["--rate", "inf"], "--rate inf: more than 0 is possible; 1 is the model's own, 2 picks more, 0.5 fewer"),
         (["--rate", "2", "--picker", "every"], "--rate 2: does not apply to every, only to picknet"),
     ],
 )

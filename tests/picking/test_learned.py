@@ -76,14 +76,14 @@ def picks(values, **settings):
     return [pick.index for _, pick in RatePicker(Stub(), **settings).pick(frames_of(values))]
 
 
-def charged(rate, num_frames):
+def charged(rate, num_frames, wait=3):
     """The picks of a constant rate, with a leak after the first."""
     charge, found = 0.5, []
     for t in range(num_frames):
         if found:
             charge = 0.5 + 0.8 * (charge - 0.5)
         charge += rate
-        if charge >= 1 and t - (found or [-1])[-1] >= 3:
+        if charge >= 1 and t - (found or [-1])[-1] >= wait:
             found.append(t)
             charge = min(charge - 1, 0.5)
     return found
@@ -99,9 +99,11 @@ def test_a_constant_probability_gives_a_stride():
     assert picks([100] * 7) == [2, 5]
 
 
-def test_the_dial_multiplies_the_rate():
-    assert picks([11] * 24, rate=2) == picks([22] * 24)
-    assert picks([22] * 24, rate=0.5) == picks([11] * 24) == charged(0.11, 24) == [4, 18]
+def test_the_dial_multiplies_the_rate_and_divides_the_least_wait():
+    assert picks([22] * 24, rate=0.5) == charged(0.11, 24, wait=6) == [5, 18]
+    assert picks([40] * 24, rate=0.5) == charged(0.2, 24, wait=6)
+    assert picks([50] * 24, rate=2) == charged(1, 24, wait=1.5) == [*range(1, 24, 2)]
+    assert picks([50] * 24, rate=4) == [*range(24)]
 
 
 def test_what_hardly_charges_is_looked_at_once_and_then_leaks_away():
@@ -257,7 +259,7 @@ def test_a_picker_that_looks_has_no_plan_and_does_not_look_ahead():
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.inf, math.nan])
 @pytest.mark.parametrize("kind", [RatePicker, PickNetPicker])
 def test_impossible_rates_are_refused(kind, rate):
-    possible = "more than 0 is possible; 1 is the model's own, 2 picks about twice as many"
+    possible = "more than 0 is possible; 1 is the model's own, 2 picks more, 0.5 fewer"
     with pytest.raises(BadPicker, match=rf"^rate is {rate}: {possible}$"):
         kind(Stub(), rate=rate)
 

@@ -141,7 +141,7 @@ Rate = Annotated[
     float | None,
     typer.Option(
         metavar="X",
-        help="For picknet: 2 picks about twice as many frames, 0.5 half as many.",
+        help="For picknet: 2 picks more frames, 0.5 fewer.",
         show_default="1",
         rich_help_panel=PICKING,
     ),
@@ -216,7 +216,7 @@ def check_numbers(
     if rate is not None and PickerName.picknet not in names:
         raise BadUsage(f"--rate {rate:g}: does not apply to {listed}, only to picknet")
     if rate is not None and not 0 < rate < math.inf:
-        raise BadUsage(f"--rate {rate:g}: more than 0 is possible; 1 is the model's own, 2 picks about twice as many")
+        raise BadUsage(f"--rate {rate:g}: more than 0 is possible; 1 is the model's own, 2 picks more, 0.5 fewer")
 
 
 def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -33,7 +33,7 @@ LEAK = 0.2
 """At once: share of the charge, above or below its start, that is lost with every frame after the first pick, so that
 an hour in which nothing happens does not add up to picks."""
 LEAST_WAIT = 3
-"""At once: least number of frames from one pick to the next, and from the start to the first pick."""
+"""At once: least number of frames from one pick to the next, and from the start to the first; divided by the dial."""
 SPREAD = 12
 """Spread: number of frames over which the rate is averaged."""
 LEAST_RATE, MOST_RATE = 0.03, 0.5
@@ -104,7 +104,7 @@ class RatePicker:
     def __init__(
         self, policy: Policy, *, rate: float = 1.0, spread: bool = False, glance: GlanceKind = "grey"
     ) -> None:
-        """rate: multiplies the charge of every frame: 2 picks about twice as many, 0.5 half as many.
+        """rate: multiplies the charge of every frame, and at once divides the least wait: 2 picks more, 0.5 fewer.
 
         spread: for a clip that is described as a whole: the rate is averaged over time, so that it says how many picks
         there are, and they are spread evenly. Otherwise a pick comes at once, as a stream needs it.
@@ -142,7 +142,7 @@ class RatePicker:
             if memory.any_pick and not self._spread:
                 charge -= LEAK * (charge - FIRST_CHARGE)
             charge += self._rate * (mean + LEAST_RATE if self._spread else rate)
-            is_full = charge >= 1 and (self._spread or wait >= LEAST_WAIT)
+            is_full = charge >= 1 and (self._spread or self._rate * wait >= LEAST_WAIT)
             is_pick = False
             if is_full and _shows_something(frame):
                 is_lit = DARK <= float(frame.glance().mean()) <= BRIGHT
@@ -217,7 +217,7 @@ def learned_picker(policy: Policy, model: ModelConfig, *, rate: float = 1.0, spr
 
 def checked_rate(rate: float) -> float:
     if not 0 < rate < math.inf:
-        raise BadPicker(f"rate is {rate}: more than 0 is possible; 1 is the model's own, 2 picks about twice as many")
+        raise BadPicker(f"rate is {rate}: more than 0 is possible; 1 is the model's own, 2 picks more, 0.5 fewer")
     return rate
 
 

@@ -40,7 +40,7 @@ Choice = tuple[int, ...]
 """Some frames of a clip: their positions among the sampled frames, ascending."""
 
 RATES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
-"""PickNet's settings: 2 is about twice as many picks as the model's own, which is 1."""
+"""PickNet's settings, from few picks to many; the model's own is 1."""
 KS = range(1, 9)
 DISTANCES = (4, 5, 6, 7, 9, 13, 20)
 """n of every n-th: 7, 6, … 1 picks of 30 frames. Most do not divide 30, since a stream may end anywhere."""

@@ -228,7 +228,9 @@ class RatePickNet(Policy):
             if not spread:
                 charge = charge - torch.where(memory.places[:, 0] >= 0, LEAK * (charge - FIRST_CHARGE), 0.0)
             charge = charge + rate * (mean + LEAST_RATE if spread else frame_rate)
-            full = (charge >= 1) & (memory.wait >= (0 if spread else LEAST_WAIT)) & present & shows_something[:, t]
+            full = (charge >= 1) & present & shows_something[:, t]
+            if not spread:
+                full = full & (rate * memory.wait >= LEAST_WAIT)
             patience = torch.where(logits > RULED_OUT, 0, PATIENCE)
             pick = full & (passed_over >= torch.where(is_lit[:, t], patience, LONG_PATIENCE))
             charge = torch.where(pick, (charge - 1).clamp(max=FIRST_CHARGE), charge)
