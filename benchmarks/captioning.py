@@ -48,7 +48,7 @@ def rivals(captioner: Captioner, path: Path) -> dict[str, Callable[[], object]]:
         "all 30 frames": AllPicker(),
         "uniform 6": UniformPicker(6),
         "random half": CoinPicker(seed=0),
-        f"k-means {k}": KMeansPicker(k, features=captioner.feature, seed=0),
+        "k-means": KMeansPicker(k, features=captioner.feature, seed=0),
     }
     return {name: partial(captioner.caption, path, picker=picker) for name, picker in pickers.items()}
 

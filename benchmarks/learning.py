@@ -112,7 +112,7 @@ def epochs(config: Config, clips: tuple[Clip, ...], repeats: int) -> dict[str, A
 
         with tempfile.TemporaryDirectory() as folder, ExitStack() as measuring:
             measuring.enter_context(timed(learner.Learner, "step", spent, "steps"))
-            measuring.enter_context(timed(judges, "language_reward", spent, "reward"))
+            measuring.enter_context(timed(judges.Environment, "scores", spent, "reward"))
             changed = dataclasses.replace(config, **{name: stage})
             learn(network, data, changed, runs.Run(Path(folder), changed, CPU, progress))
         found[name] = {part: summary([row.get(part, 0.0) for row in rows]) for part in ("epoch", "steps", "reward")}

@@ -280,7 +280,8 @@ def main() -> None:
     if captioning:
         clips = captioning["clips"]
         parts += ["## A caption of ten seconds, model loaded\n", source(captioning), CAPTION]
-        parts += [f"Wall time in ms, {clips[0]['picks']} picks:\n", by_size(clips, "times", "wall_ms"), ""]
+        picks = ", ".join(str(clip["picks"]) for clip in clips)
+        parts += [f"Wall time in ms, with {picks} picks, as many by k-means:\n", by_size(clips, "times", "wall_ms"), ""]
         parts += ["CPU time in ms:\n", by_size(clips, "times", "cpu_ms"), ""]
         parts += ["## Stage by stage", CAPTION_STAGES, "CPU time in ms:\n", by_size(clips, "stages", "cpu_ms", 1), ""]
         parts += ["## The limit", LIMIT, limit(clips, captioning["machine"]["cores"]), ""]
