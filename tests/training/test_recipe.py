@@ -765,7 +765,7 @@ def sampled_loss(picknet, environment, config, clips, most_picks, generator, *, 
     """-> the loss, the sampled picks, and the figures"""
     sample = sample_picks(picknet, environment, config, clips, generator, samples=samples)
     loss, figures = policy_loss(picknet, environment, config, sample, most_picks)
-    return loss, sample.picked, figures
+    return loss, sample.picked[: sample.num_sampled], figures
 
 
 def test_the_advantage_is_the_sampled_reward_minus_the_greedy_one(prepared):

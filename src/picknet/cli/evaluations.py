@@ -6,7 +6,7 @@ Files are written before anything is printed: `picknet compare … | head` ends 
 import dataclasses
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -429,13 +429,11 @@ def compare(
         words += ["--beam", str(beam), "--subsets", str(subsets), "--draws", str(draws), "--seed", str(seed)]
         words += ["--meteor"] if meteor else []
         comparison_page.write(result, out, command=shlex.join(["picknet", "compare", *words]))
-    if format in (ResultFormat.json, ResultFormat.jsonl):
-        print("".join(json.dumps(row) + "\n" for row in comparison_page.rows(result)), end="", flush=True)
-    elif format is ResultFormat.csv:
-        print(comparison_page.csv_table(result), end="", flush=True)
-    else:
+    if format is ResultFormat.text:
         hint = f"in {out / 'comparison.md'}" if out else "with --out DIR"
         print("\n".join([comparison_page.tables(result), *_missing_text(result.missing, hint)]), flush=True)
+    else:
+        _print_rows(format, comparison_page.rows(result))
 
 
 def _compare_films(
@@ -461,9 +459,15 @@ def _compare_films(
         words = ["--films", str(folder), *(["--model", model] if model else [])]
         words += ["--draws", str(draws), "--seed", str(seed)]
         finding.write(result, out, command=shlex.join(["picknet", "compare", *words]))
-    if format in (ResultFormat.json, ResultFormat.jsonl):
-        print("".join(json.dumps(row) + "\n" for row in finding.rows(result)), end="", flush=True)
-    elif format is ResultFormat.csv:
-        print(finding.csv_table(result), end="", flush=True)
-    else:
+    if format is ResultFormat.text:
         print(finding.tables(result), flush=True)
+    else:
+        _print_rows(format, finding.rows(result))
+
+
+def _print_rows(format: ResultFormat, rows: Iterable[dict[str, Any]]) -> None:
+    """Rows of a comparison as JSON lines or CSV."""
+    from picknet.study.comparison_page import csv_table
+
+    text = csv_table(rows) if format is ResultFormat.csv else "".join(json.dumps(row) + "\n" for row in rows)
+    print(text, end="", flush=True)

@@ -30,8 +30,8 @@ FIRST_CHARGE = 0.5
 """Where the charge starts: a stride begins half way, so that picks fall on the middles of equal parts. After a pick no
 more than this is left, so that one certain frame is not picked twice."""
 LEAK = 0.2
-"""At once: share of the charge, above or below its start, that is lost with every frame after the first pick, so that
-an hour in which nothing happens does not add up to picks."""
+"""At once, after the first pick: with every frame the charge first returns to FIRST_CHARGE by this share of the way, so
+that an hour in which nothing happens does not add up to picks."""
 LEAST_WAIT = 3
 """At once: least number of frames from one pick to the next, and from the start to the first; divided by the dial."""
 SPREAD = 12

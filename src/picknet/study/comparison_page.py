@@ -3,7 +3,7 @@
 import csv
 import dataclasses
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ def write(comparison: Comparison, folder: Path, *, command: str) -> None:
 
     command: the command that made the comparison, for the page.
     """
-    write_text(folder / "comparison.csv", csv_table(comparison))
+    write_text(folder / "comparison.csv", csv_table(rows(comparison)))
     write_text(folder / "clips.csv", _clips_csv(comparison))
     charts = {"comparison": chart(comparison)} | ({"room": room_chart(comparison)} if comparison.rooms else {})
     for name, figure in charts.items():
@@ -112,11 +112,11 @@ def rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
         yield {**about, **scores, **dict(zip(COLUMNS, ends, strict=True))}
 
 
-def csv_table(comparison: Comparison) -> str:
-    """The rows as CSV, numbers with four decimals."""
+def csv_table(compared: Iterable[dict[str, Any]]) -> str:
+    """Rows as CSV, numbers with four decimals."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    for number, row in enumerate(rows(comparison)):
+    for number, row in enumerate(compared):
         if not number:
             table.writerow(row)
         cells = {**row, "own": int(row["own"])}.values()

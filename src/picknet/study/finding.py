@@ -4,8 +4,6 @@ Films are sampled at 1 frame a second, as `picknet stream` does by default. Pick
 through the CNN; k-means, which needs the features of every frame, is left out.
 """
 
-import csv
-import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from picknet.picking.plain import EveryNthPicker, RandomPicker, SceneChangePicke
 from picknet.study import comparison, detectors
 from picknet.study.bootstrap import Interval, interval, resamples
 from picknet.study.charts import Panel, line_chart, save
-from picknet.study.comparison_page import styled
+from picknet.study.comparison_page import csv_table, styled
 from picknet.study.evaluation import markdown_table
 from picknet.study.films import Film, within
 from picknet.study.judging import CHANGES, NUM_DRAWS, Setting, budgets, dial
@@ -130,7 +128,7 @@ def compare_films(
 
 def write(compared: FilmComparison, folder: Path, *, command: str) -> None:
     """films.csv, films.md, films.png and films.svg. command: the command that made the comparison, for the page."""
-    write_text(folder / "films.csv", csv_table(compared))
+    write_text(folder / "films.csv", csv_table(rows(compared)))
     figure = chart(compared)
     for suffix in ("png", "svg"):
         save(figure, folder / f"films.{suffix}")
@@ -166,18 +164,6 @@ def rows(compared: FilmComparison) -> Iterator[dict[str, Any]]:
         low, high = row.interval or (None, None)
         about = {"picker": row.picker, "setting": row.setting, "own": row.own}
         yield {**about, "picks_an_event": row.mean_picks, "found": row.mean_found, "low": low, "high": high}
-
-
-def csv_table(compared: FilmComparison) -> str:
-    """The rows as CSV, numbers with four decimals."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    for number, row in enumerate(rows(compared)):
-        if not number:
-            table.writerow(row)
-        cells = {**row, "own": int(row["own"])}.values()
-        table.writerow(f"{cell:.4f}" if isinstance(cell, float) else cell for cell in cells)
-    return text.getvalue()
 
 
 def chart(compared: FilmComparison) -> "Figure":

@@ -109,7 +109,7 @@ def adaptation(network: Network, data: Data[FeatureSplit], config: Config, run: 
         network.eval()  # rewards are those of inference, without dropout
         sample = sample_picks(policy, environment, config, batch.clips, generator, samples=1)
         network.train()
-        of_captions = captioning_loss(batch, sample.picked, most=sample.most)
+        of_captions = captioning_loss(batch, sample.picked[: sample.num_sampled], most=sample.most)
         # Captions are scored on the CPU, while a GPU still computes the gradients of L_X.
         of_picks, figures = policy_loss(policy, environment, config, sample, most)
         return of_captions + of_picks, figures | {"loss": of_captions.detach()}
@@ -199,15 +199,21 @@ class Sample(NamedTuple):
     clips: Tensor
     """(clips,)"""
     actions: Tensor
-    """(clips × samples, frames) bool: the sampled picks."""
+    """(clips × samples, frames) bool: the sampled picks; then, if their reward is the baseline, those of inference."""
+    described: Tensor
+    """The clip of each row of `actions`."""
     picked: Tensor
-    """(clips × samples, frames) bool: the same, but the middle frame where there is no pick."""
-    greedy: Tensor | None
-    """(clips, frames) bool: the picks of inference, if their reward is the baseline."""
+    """`actions`, but the middle frame where there is no pick."""
     captions: list[tuple[int, str]]
-    """From `picked`, then from `greedy`: `Environment.captions`."""
+    """From `picked`: `Environment.captions`."""
+    samples: int
+    """Of each clip."""
     most: int | None
-    """On a GPU: as many picks as any has, or more."""
+    """On a GPU: as many picks as any row has, or more."""
+
+    @property
+    def num_sampled(self) -> int:
+        return len(self.clips) * self.samples
 
 
 @torch.no_grad()
@@ -223,16 +229,15 @@ def sample_picks(
     """clips: (batch,). A captioner gets the middle frame of a sample without a pick."""
     glances, counts = environment.train.glances[clips], environment.train.counts[clips]
     with_greedy = config.reinforcement.baseline == "greedy" or samples == 1  # a single sample has no others
-    walks = policy.walk(glances, counts, draw_chances(glances, samples, generator), and_greedy=with_greedy)
-    actions, greedy = walks[: len(clips) * samples], walks[len(clips) * samples :] if with_greedy else None
-    middles = evenly(counts, glances.shape[1], 1).repeat_interleave(samples, dim=0)
+    actions = policy.walk(glances, counts, draw_chances(glances, samples, generator), and_greedy=with_greedy)
+    described = clips.repeat_interleave(samples)
+    if with_greedy:
+        described = torch.cat([described, clips])
+    middles = evenly(environment.train.counts[described], actions.shape[1], 1)
     picked = torch.where(actions.any(1, keepdim=True), actions, middles)
-    described, described_picks = clips.repeat_interleave(samples), picked
-    if greedy is not None:
-        described, described_picks = torch.cat([described, clips]), torch.cat([picked, greedy])
-    most = _padded(int(described_picks.sum(1).max()), PICKS_STEP) if clips.is_cuda else None
-    captions = environment.captions(described, described_picks, max_words=config.text.max_words, most=most)
-    return Sample(clips, actions, picked, greedy, captions, most)
+    most = _padded(int(picked.sum(1).max()), PICKS_STEP) if clips.is_cuda else None
+    captions = environment.captions(described, picked, max_words=config.text.max_words, most=most)
+    return Sample(clips, actions, described, picked, captions, samples, most)
 
 
 def policy_loss(
@@ -243,23 +248,20 @@ def policy_loss(
     The baseline b is the reward of the greedy picks (self-critical, as in the paper), or the mean reward of the clip's
     other samples. A sample without a pick has the reward of too few picks, R⁻.
     """
-    samples, rows = len(sample.actions) // len(sample.clips), slice(len(sample.actions))
+    rows, train = slice(sample.num_sampled), environment.train
     with torch.no_grad():
-        clips, picked, actions = sample.clips.repeat_interleave(samples), sample.picked, sample.actions
-        if sample.greedy is not None:
-            clips = torch.cat([clips, sample.clips])
-            picked, actions = (torch.cat([part, sample.greedy]) for part in (picked, actions))
-        language, num_picks = environment.scores(sample.captions), actions.sum(1)
-        diversity = visual_diversity(config.reward)(environment.pooled[clips].float(), picked)
+        language, num_picks = environment.scores(sample.captions), sample.actions.sum(1)
+        diversity = visual_diversity(config.reward)(environment.pooled[sample.described].float(), sample.picked)
         reward = total_reward(
             config.reward, language=language, diversity=diversity, num_picks=num_picks, most_picks=most_picks
         )
-        if sample.greedy is None:
-            advantage = leave_one_out(reward.view(-1, samples)).flatten()
+        if len(reward) > sample.num_sampled:
+            advantage = reward[rows] - reward[sample.num_sampled :].repeat_interleave(sample.samples)
         else:
-            advantage = reward[rows] - reward[rows.stop :].repeat_interleave(samples)
-    train = environment.train
-    loss = policy.reinforce(train.glances[sample.clips], train.counts[sample.clips], sample.actions, advantage[:, None])
+            advantage = leave_one_out(reward.view(-1, sample.samples)).flatten()
+    loss = policy.reinforce(
+        train.glances[sample.clips], train.counts[sample.clips], sample.actions[rows], advantage[:, None]
+    )
     return loss, {
         "reward": reward[rows].mean(),
         "language": language[rows].mean(),
