@@ -142,6 +142,8 @@ class SupervisionConfig(CaptioningConfig):
     """If the CNN is trained: side of the random crops as a share of the frame's side; half of them are mirrored."""
     warmup_steps: int = 0
     """Number of steps of linear learning-rate warm-up."""
+    others_share: float = 1.0
+    """With text.styles: the share of the captions of other data sets than the first, drawn anew for each epoch."""
 
 
 @dataclass(frozen=True)
@@ -236,6 +238,7 @@ class Config:
             _check_range("supervision.frames_per_batch", supervision.frames_per_batch, most_frames, 2**20)
         _check_range("supervision.crop", supervision.crop, 0.1, 1)
         _check_range("supervision.warmup_steps", supervision.warmup_steps, 0, 10**9)
+        _check_range("supervision.others_share", supervision.others_share, 0, 1)
         if self.model.attention_heads and self.model.embedding_size % self.model.attention_heads:
             raise BadConfig(
                 f"model.attention_heads is {self.model.attention_heads}; "

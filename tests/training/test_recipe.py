@@ -604,6 +604,23 @@ def test_an_epoch_visits_every_caption_once_with_its_own_clip(prepared):
         assert len(batch.captions) <= 4
 
 
+def test_of_other_data_sets_a_share_is_drawn_anew_for_each_epoch(prepared):
+    _, data = prepared
+    styles = [None] * 20 + ["coco"] * 200
+    clips = tuple(Clip(f"clip{i}", Path("x.mp4"), ("a cat runs", "the cat"), style) for i, style in enumerate(styles))
+    counts, nothing = torch.ones(len(clips), dtype=torch.int64), torch.zeros(0, dtype=torch.uint8)
+    split = PixelSplit(clips, nothing, nothing, counts.cumsum(0) - counts, counts, ())
+    data = prepare(split, split, data.vocabulary, CONFIG, torch.device("cpu"))
+    stage = replace(CONFIG.supervision, captions_per_video=2, others_share=0.25)
+    visited = []
+    for epoch in range(2):
+        batches = caption_batches(data, stage, epoch=epoch, order=np.random.default_rng(epoch))
+        visited.append({int(clip) for batch in batches for clip in batch.clips})
+        assert visited[-1] >= set(range(20))  # all of the first data set
+        assert 30 <= len(visited[-1]) - 20 <= 70  # 50 of 200, more or less
+    assert visited[0] != visited[1]
+
+
 def test_batches_are_bounded_by_their_frames_if_the_cnn_is_trained(prepared):
     _, data = prepared
     clips = tuple(Clip(f"clip{i}", Path("x.mp4"), ("a cat runs", "the cat")[: 1 + i % 2]) for i in range(9))

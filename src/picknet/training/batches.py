@@ -165,8 +165,8 @@ class CaptionBatch:
 def caption_batches(
     data: Data[Any], stage: CaptioningConfig, *, epoch: int, order: np.random.Generator
 ) -> Iterator[CaptionBatch]:
-    """Every caption once. Captions of one clip come in groups of `captions_per_video`; a batch consists of groups of
-    similar length."""
+    """Every caption once, of other data sets those that are drawn for the epoch. Captions of one clip come in groups of
+    `captions_per_video`; a batch consists of groups of similar length."""
     teacher = teacher_forcing_probability(stage, epoch)
     # Roughly by length, since a batch takes as many steps as its longest caption has words.
     noisy_lengths = data.lengths + order.uniform(0, LENGTH_NOISE, len(data.lengths))
@@ -176,6 +176,11 @@ def caption_batches(
     starts = np.flatnonzero(place % stage.captions_per_video == 0)
     groups = np.split(sorted_captions, starts[1:])
     groups = [groups[i] for i in np.argsort(np.maximum.reduceat(noisy_lengths[sorted_captions], starts), kind="stable")]
+    if isinstance(stage, SupervisionConfig) and stage.others_share < 1:
+        drawn = order.random(len(groups)) < stage.others_share
+        clips_of_groups = (data.train.clips[data.owners[group[0]]] for group in groups)
+        groups = [group for group, clip, is_drawn in zip(groups, clips_of_groups, drawn, strict=True)
+                  if is_drawn or clip.style is None]  # fmt: skip
     captions, sizes = np.concatenate(groups), [len(group) for group in groups]
     firsts = np.cumsum([0, *sizes])
     clips, group_of_caption = data.owners[captions[firsts[:-1]]], np.repeat(np.arange(len(groups)), sizes)
