@@ -44,6 +44,8 @@ class TextConfig:
     styles: bool = False
     """With several data sets: the first is the target and the only one validated on. Captions of each other data set
     begin with a style word, such as [msrvtt], instead of <bos>, so that their style is learned separately."""
+    clean: bool = False
+    """Mend or leave out bad captions in training, and write only English words; references stay as they are."""
 
 
 @dataclass(frozen=True)

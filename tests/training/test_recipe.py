@@ -48,6 +48,7 @@ from picknet.training.stages import (
     sample_picks,
     validation,
 )
+from picknet.training.teachers import teachers
 
 CONFIG = parse_config(
     """
@@ -474,6 +475,33 @@ def test_fine_tuning_keeps_the_words_and_adds_new_ones(clips, finished, tmp_path
     assert {row["stage"] for row in rows_of(out)} == {"adaptation"}
 
 
+def test_clean_captions_are_learned_and_the_others_stay_references(data, finished, tmp_path, monkeypatch):
+    messy = tmp_path / "messy"
+    shutil.copytree(data[0].folder, messy)
+    rows = [json.loads(row) for row in (messy / "captions.jsonl").read_text().splitlines()]
+    rows += [{**row, "caption": caption} for row in rows[::3] for caption in ("a qzx box", "a box infront", "box")]
+    (messy / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    folders = (DataFolder("folder", messy),)
+    untidy, tidy = tmp_path / "untidy", tmp_path / "tidy"
+    train(CONFIG, data=folders, out=untidy, start=finished / "model", stages=("adaptation",), device="cpu")
+    seen = []
+    monkeypatch.setattr("picknet.training.recipe.adaptation", lambda network, data, *_: seen.append((network, data)))
+    progress = Notes()
+    config = parse_config(to_toml(CONFIG), ["text.clean=true"])
+    train(config, data=folders, out=tidy, start=untidy, stages=("adaptation",), progress=progress, device="cpu")
+
+    before, after = (Vocabulary.load(run / "words.txt").words for run in (untidy, tidy))
+    assert {*before} - {*after} == {"qzx", "infront"}
+    assert {*after} - {*before} == {"in", "front"}
+    assert progress.notes == ["captions to learn from: 18, of which 6 mended; left out: 12 too short, 6 not in English"]
+    (network, learned), (old, _, _) = seen[0], load_network(untidy / "model")
+    assert torch.equal(
+        network.decoder.embed.weight[after.index("blinks")], old.decoder.embed.weight[before.index("blinks")]
+    )
+    assert len(learned.words) == 18
+    assert learned.train.clips[0].captions[-3:] == ("a qzx box", "a box infront", "box")
+
+
 def test_fine_tuning_may_start_with_another_picker(data, finished, tmp_path):
     stages = {name: replace(getattr(CONFIG, name), epochs=1 if name == "reinforcement" else 0) for name in STAGES}
     for changed in ({"picker": "rate"}, {"picker_hidden": 11}):
@@ -565,6 +593,11 @@ def test_a_clip_that_cannot_be_read_is_reported_and_the_others_are_used(clips, t
     assert [row["name"] for row in missing] == ["clip2"]
 
 
+def prepared_data(train, val, vocabulary):
+    learned = teachers(train.clips, CONFIG.text)
+    return prepare(train, val, vocabulary, CONFIG, torch.device("cpu"), captions=learned.captions)
+
+
 @pytest.fixture
 def prepared():
     """Two clips of noise with four captions in all, and a network, without any video."""
@@ -582,7 +615,7 @@ def prepared():
     )
     vocabulary = Vocabulary.from_captions([tokenise(c) for clip in clips for c in clip.captions], min_count=1)
     network = Network(ModelConfig(cnn="efficientnet_lite0", picker_hidden=4, state_size=5), len(vocabulary))
-    return network, prepare(split, split, vocabulary, CONFIG, torch.device("cpu"))
+    return network, prepared_data(split, split, vocabulary)
 
 
 def test_captions_are_framed_by_bos_and_eos_and_eos_counts(prepared):
@@ -627,7 +660,7 @@ def test_batches_are_bounded_by_their_frames_if_the_cnn_is_trained(prepared):
     counts = torch.tensor([1, 6, 2, 6, 3, 6, 1, 6, 4])
     nothing = torch.zeros(0, dtype=torch.uint8)
     split = PixelSplit(clips, nothing, nothing, counts.cumsum(0) - counts, counts, ())
-    data = prepare(split, split, data.vocabulary, CONFIG, torch.device("cpu"))
+    data = prepared_data(split, split, data.vocabulary)
     stage = replace(CONFIG.supervision, frames_per_batch=7, captions_per_video=1, min_frames=2, max_frames=5)
     sizes = []
     for epoch in range(20):
@@ -942,7 +975,7 @@ def test_captions_begin_with_their_style(prepared):
     first, second = data.train.clips
     split = replace(data.train, clips=(replace(first, style="msrvtt"), second))
     vocabulary = data.vocabulary.with_styles(["msrvtt"])
-    styled = prepare(split, data.val, vocabulary, CONFIG, torch.device("cpu"))
+    styled = prepared_data(split, data.val, vocabulary)
     beginnings = {int(owner): int(words[0]) for owner, words in zip(styled.owners, styled.words, strict=True)}
     assert beginnings == {0: len(data.vocabulary), 1: BOS}
     assert vocabulary.decode([len(data.vocabulary), *data.words[0].tolist()]) == "a cat runs"
@@ -972,7 +1005,7 @@ def styled(prepared):
         decoder.output.weight[style, 2] = 20.0  # likelier than any word, but never written
     first, second = data.train.clips
     split = replace(data.train, clips=(replace(first, style="msrvtt"), second))
-    return network, prepare(split, split, vocabulary, CONFIG, torch.device("cpu"))
+    return network, prepared_data(split, split, vocabulary)
 
 
 def test_a_clip_is_rewarded_for_a_caption_in_its_own_style(styled):
@@ -1199,4 +1232,4 @@ def test_captions_without_any_known_word_are_an_error(prepared):
     _, data = prepared
     unknown = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", "zebra"))
     with pytest.raises(BadData, match="no caption of the training split has a word of the vocabulary"):
-        prepare(data.train, data.val, unknown, CONFIG, torch.device("cpu"))
+        prepared_data(data.train, data.val, unknown)

@@ -19,6 +19,7 @@ from picknet.text import EOS, PAD, UNK, Vocabulary, tokenise
 from picknet.training.features import FeatureSource, FeatureSplit, PixelSplit
 from picknet.training.learner import Figures, Step
 from picknet.training.runs import TrainEpoch
+from picknet.training.teachers import Captions
 
 LENGTH_NOISE = 4.0
 """Captions are sorted into batches by length plus noise of up to this many words, so that batches vary."""
@@ -53,13 +54,19 @@ class Data(Generic[SourceT]):
 
 
 def prepare(
-    train: SourceT, val: SourceT, vocabulary: Vocabulary, config: Config, device: torch.device
+    train: SourceT,
+    val: SourceT,
+    vocabulary: Vocabulary,
+    config: Config,
+    device: torch.device,
+    *,
+    captions: Captions,
 ) -> Data[SourceT]:
-    """Encode the captions as word ids. `train` and `val` must be on the device already."""
+    """Encode the captions of the training clips as word ids. `train` and `val` must be on the device already."""
     ids, owners, first_words = [], [], []
     for owner, clip in enumerate(train.clips):
-        for caption in clip.captions:
-            encoded = vocabulary.encode(tokenise(caption), max_words=config.text.max_words)
+        for caption in captions[clip.name]:
+            encoded = vocabulary.encode(caption, max_words=config.text.max_words)
             if any(word != UNK for word in encoded):  # nothing to learn from a caption without any known word
                 ids.append(encoded)
                 owners.append(owner)

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from picknet.config import STAGES, Config, load_config
 from picknet.data.split import DataFolder, Split, load_split
 from picknet.files import write_text
-from picknet.text import BOS, Vocabulary, tokenise
+from picknet.text import BOS, Vocabulary
 from picknet.training.batches import Data, prepare
 from picknet.training.export import export, load_network
 from picknet.training.features import FeatureSplit, PixelSplit, extract_features
@@ -25,6 +25,7 @@ from picknet.training.plan import DataSource, TrainingPlan, make_plan
 from picknet.training.progress import TrainingProgress
 from picknet.training.runs import BadRun, Run, card, claim, load_best
 from picknet.training.stages import adaptation, reinforcement, supervision
+from picknet.training.teachers import Captions, english_words, teachers
 
 FIXED_SETTINGS = (
     "cnn",
@@ -93,14 +94,17 @@ def train(
     splits = _load_splits(plan, progress)
     judge_runs = [JudgeRun.read(judge) for judge in plan.judges]
     torch.manual_seed(plan.config.seed)
-    network, vocabulary = _start_network(plan, splits[0])
+    learned = teachers(splits[0].clips, plan.config.text)
+    if plan.config.text.clean:
+        progress.on_note(str(learned))
+    network, vocabulary = _start_network(plan, splits[0], learned.captions)
     claim(folder, plan.config, plan.origin, resume=resume, command=command)
     vocabulary.save(folder / "words.txt")
     _move(network, target)
 
     frames = _load_frames(splits, network, plan.config, cache_folder, target, progress)
     _write_clips(folder, splits, frames)
-    batches = prepare(frames[0], frames[1], vocabulary, plan.config, target)
+    batches = prepare(frames[0], frames[1], vocabulary, plan.config, target, captions=learned.captions)
     del frames  # so that pixels are freed once the stages have replaced them by features
 
     run = Run(folder, plan.config, target, progress)
@@ -166,39 +170,50 @@ def _load_splits(plan: TrainingPlan, progress: TrainingProgress) -> tuple[Split,
     return official_splits(plan.data, styles=styles, on_note=progress.on_note)
 
 
-def _start_network(plan: TrainingPlan, train: Split) -> tuple[Network, Vocabulary]:
+def _start_network(plan: TrainingPlan, train: Split, captions: Captions) -> tuple[Network, Vocabulary]:
     """A new network, or that of the model to start from, and its vocabulary."""
     if plan.start:
-        captions = plan.stages != ("reinforcement",)  # the policy alone needs no new words
-        return _extended_network(plan.start, plan.config, train if captions else dataclasses.replace(train, clips=()))
+        if plan.stages == ("reinforcement",):
+            train, captions = dataclasses.replace(train, clips=()), {}  # the policy alone needs no new words
+        return _extended_network(plan.start, plan.config, train, captions)
     splits = ("train",) if plan.fold else plan.config.text.vocabulary_splits
-    vocabulary = _new_vocabulary(plan.config, splits, train, plan.data)
+    vocabulary = _new_vocabulary(plan.config, splits, captions, plan.data).with_styles(_styles(train))
     return Network(plan.config.model, len(vocabulary)), vocabulary
 
 
 def _new_vocabulary(
-    config: Config, split_names: Sequence[str], train: Split, data: Sequence[DataFolder]
+    config: Config, split_names: Sequence[str], captions: Captions, data: Sequence[DataFolder]
 ) -> Vocabulary:
-    """The frequent words of the named splits, and style words."""
-    splits: list[Split] = []
+    """The frequent words of the named splits, of which `captions` is train."""
+    splits: list[Captions] = []
     for name in split_names:
         if name == "train":
-            splits.append(train)
+            splits.append(captions)
         else:
-            splits += [load_split(part.folder, dataset=part.dataset, split=name) for part in data]
-    captions = (tokenise(caption) for split in splits for clip in split.clips for caption in clip.captions)
-    return Vocabulary.from_captions(captions, min_count=config.text.min_count).with_styles(_styles(train))
+            others = [load_split(part.folder, dataset=part.dataset, split=name) for part in data]
+            splits += [teachers(split.clips, config.text).captions for split in others]
+    return Vocabulary.from_captions(_all_captions(splits), min_count=config.text.min_count)
 
 
-def _extended_network(start: Path, config: Config, train: Split) -> tuple[Network, Vocabulary]:
-    """The network of a model folder, extended by the frequent words and styles of the training clips that are new."""
+def _all_captions(splits: Iterable[Captions]) -> Iterator[Sequence[str]]:
+    return (caption for captions in splits for own in captions.values() for caption in own)
+
+
+def _extended_network(start: Path, config: Config, train: Split, captions: Captions) -> tuple[Network, Vocabulary]:
+    """The network of a model folder, extended by the frequent words and styles of the training clips that are new.
+
+    If captions are cleaned now and were not before, words that are not English are removed.
+    """
     old, vocabulary, old_config = load_network(start)
     for name in FIXED_SETTINGS:
         before, now = getattr(old_config.model, name), getattr(config.model, name)
         if before != now:
             raise BadRun(f"{start}: its model.{name} is {before} and cannot be changed to {now}; leave it as it is")
-    captions = (tokenise(caption) for clip in train.clips for caption in clip.captions)
-    frequent = Vocabulary.from_captions(captions, min_count=config.text.min_count)
+    frequent = Vocabulary.from_captions(_all_captions([captions]), min_count=config.text.min_count)
+    kept = list(range(len(vocabulary)))
+    if config.text.clean and not old_config.text.clean:
+        kept = english_words(vocabulary, also=frequent)
+        vocabulary = Vocabulary(tuple(vocabulary.words[word] for word in kept))
     known = set(vocabulary.words)
     extended = Vocabulary(vocabulary.words + tuple(word for word in frequent.words if word not in known))
     extended = extended.with_styles(_styles(train))
@@ -206,7 +221,7 @@ def _extended_network(start: Path, config: Config, train: Split) -> tuple[Networ
     weights = old.state_dict()
     for name in ("decoder.embed.weight", *(() if config.model.tied_words else ("decoder.output.weight",))):
         rows = network.state_dict()[name].clone()
-        rows[: len(vocabulary)] = weights[name]
+        rows[: len(vocabulary)] = weights[name][kept]
         for style, word in extended.styles.items():
             if style not in vocabulary.styles:
                 rows[word] = weights[name][BOS]  # a new style starts as a copy of <bos>
