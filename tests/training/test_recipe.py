@@ -643,7 +643,7 @@ def test_of_other_data_sets_a_share_is_drawn_anew_for_each_epoch(prepared):
     clips = tuple(Clip(f"clip{i}", Path("x.mp4"), ("a cat runs", "the cat"), style) for i, style in enumerate(styles))
     counts, nothing = torch.ones(len(clips), dtype=torch.int64), torch.zeros(0, dtype=torch.uint8)
     split = PixelSplit(clips, nothing, nothing, counts.cumsum(0) - counts, counts, ())
-    data = prepare(split, split, data.vocabulary, CONFIG, torch.device("cpu"))
+    data = prepared_data(split, split, data.vocabulary)
     stage = replace(CONFIG.supervision, captions_per_video=2, others_share=0.25)
     visited = []
     for epoch in range(2):
