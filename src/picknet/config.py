@@ -129,6 +129,8 @@ class CaptioningConfig:
     """Decay of the exponential moving average of the weights, which is validated and kept; 0: no average."""
     keep: Literal["best", "last"] = "best"
     """Which epoch's weights a stage ends with: the best on the validation clips, or the last."""
+    others_share: float = 1.0
+    """With text.styles: the share of the captions of other data sets than the first, drawn anew for each epoch."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,6 @@ class SupervisionConfig(CaptioningConfig):
     """If the CNN is trained: side of the random crops as a share of the frame's side; half of them are mirrored."""
     warmup_steps: int = 0
     """Number of steps of linear learning-rate warm-up."""
-    others_share: float = 1.0
-    """With text.styles: the share of the captions of other data sets than the first, drawn anew for each epoch."""
 
 
 @dataclass(frozen=True)
@@ -233,6 +233,7 @@ class Config:
             _check_range(f"{name}.teacher_forcing_floor", captions.teacher_forcing_floor, 0, 1)
             _check_range(f"{name}.teacher_forcing_k", captions.teacher_forcing_k, 1e-3, 1e6)
             _check_range(f"{name}.label_smoothing", captions.label_smoothing, 0, 0.99)
+            _check_range(f"{name}.others_share", captions.others_share, 0, 1)
         supervision = self.supervision
         _check_range("supervision.cnn_learning_rate", supervision.cnn_learning_rate, 0, 1)
         most_frames = supervision.max_frames if supervision.min_frames else self.video.num_frames
@@ -240,7 +241,6 @@ class Config:
             _check_range("supervision.frames_per_batch", supervision.frames_per_batch, most_frames, 2**20)
         _check_range("supervision.crop", supervision.crop, 0.1, 1)
         _check_range("supervision.warmup_steps", supervision.warmup_steps, 0, 10**9)
-        _check_range("supervision.others_share", supervision.others_share, 0, 1)
         if self.model.attention_heads and self.model.embedding_size % self.model.attention_heads:
             raise BadConfig(
                 f"model.attention_heads is {self.model.attention_heads}; "

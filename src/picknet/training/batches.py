@@ -183,7 +183,7 @@ def caption_batches(
     starts = np.flatnonzero(place % stage.captions_per_video == 0)
     groups = np.split(sorted_captions, starts[1:])
     groups = [groups[i] for i in np.argsort(np.maximum.reduceat(noisy_lengths[sorted_captions], starts), kind="stable")]
-    if isinstance(stage, SupervisionConfig) and stage.others_share < 1:
+    if stage.others_share < 1:
         drawn = order.random(len(groups)) < stage.others_share
         clips_of_groups = (data.train.clips[data.owners[group[0]]] for group in groups)
         groups = [group for group, clip, is_drawn in zip(groups, clips_of_groups, drawn, strict=True)
