@@ -91,9 +91,9 @@ def timed(owner: object, name: str, spent: dict[str, float], key: str) -> Iterat
 def epochs(config: Config, clips: tuple[Clip, ...], repeats: int) -> dict[str, Any]:
     """Seconds of an epoch of each stage, in total, in steps and in rewards."""
     train, val = synthetic(clips, config), synthetic(clips[: len(clips) // 8], config)
-    captions = (caption.split() for clip in clips for caption in clip.captions)
-    vocabulary = Vocabulary.from_captions(captions, min_count=1)
-    data = prepare(train, val, vocabulary, config, CPU)
+    captions = {clip.name: [caption.split() for caption in clip.captions] for clip in clips}
+    vocabulary = Vocabulary.from_captions((caption for own in captions.values() for caption in own), min_count=1)
+    data = prepare(train, val, vocabulary, config, CPU, captions=captions)
     found: dict[str, Any] = {}
     for name in STAGES:
         learn = getattr(stages, name)

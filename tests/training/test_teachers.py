@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from picknet.config import BadConfig, TextConfig
+from picknet.data import BadData
 from picknet.data.split import Clip
 from picknet.text import Vocabulary
 from picknet.training.teachers import english_words, teachers
@@ -26,7 +27,7 @@ def learned(*captions_of_clips, usual=()):
 
 def only(caption, **given):
     """What is learned from the only caption of a clip; None if it is left out."""
-    captions, _ = learned([caption], **given)
+    captions, _ = learned([caption], ["a dog barks at night"], **given)
     return captions[0] if captions else None
 
 
@@ -133,7 +134,7 @@ def test_what_describes_nothing_is_left_out(caption, reason):
 
 def test_a_mistake_under_ten_clips_is_left_out_rather_than_mended():
     nine = teachers(clips(*[["a man cooking his kichen"]] * 9), CLEAN)
-    ten = teachers(clips(*[["a man cooking his kichen"]] * 10), CLEAN)
+    ten = teachers(clips(*[["a man cooking his kichen"]] * 10, ["a man is cooking"]), CLEAN)
     assert nine.counts["mended"] == 9
     assert nine.captions["clip0"] == [["a", "man", "cooking", "his", "kitchen"]]
     assert ten.counts["copied with their mistakes"] == 10
@@ -163,6 +164,18 @@ def test_a_caption_that_shares_one_word_of_content_agrees():
 def test_few_captions_do_not_outvote_one():
     captions, _ = learned([*GUITAR, "someone slices an onion"], *OTHERS)
     assert captions[-1] == "someone slices an onion"
+
+
+def test_clips_that_are_all_alike_keep_their_captions():
+    captions, _ = learned(*[["a cat is sleeping", "the cat sleeps"] * 6] * 5)
+    assert len(captions) == 12
+
+
+def test_captions_in_another_language_are_an_error_that_says_what_to_do():
+    german = clips(["ein mann schneidet eine gurke", "ein junge spielt gitarre"])
+    assert len(teachers(german, TextConfig()).captions["clip0"]) == 2
+    with pytest.raises(BadData, match=r"leaves no captions \(.*: 2 not in English\); set it to false to learn"):
+        teachers(german, CLEAN)
 
 
 def test_the_counts_are_reported():

@@ -6,8 +6,8 @@ them. With `text.clean` they are mended or left out, by these rules:
 - A word is English if a word list has it, or if captions of several clips agree on it, as they do on names.
 - Another word is mended if it is one slip away from a far more frequent word of the captions, or from two words that
   often follow each other ("infront"). If it cannot be mended it becomes <unk>, which no caption contains.
-- A caption is left out that is too short or too long, is not English, was copied from clip to clip with its mistakes,
-  or shares hardly any word with the clip's other captions.
+- A caption is left out that is too short or too long, is not English or no description, was copied from clip to clip
+  with its mistakes, or shares hardly any word with the clip's other captions.
 
 References of metrics and rewards are never cleaned.
 """
@@ -20,8 +20,10 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 from picknet.config import BadConfig, TextConfig
+from picknet.data import BadData
 from picknet.data.split import Clip
 from picknet.model.sentences import content_words
 from picknet.text import SPECIAL_WORDS, UNK, Vocabulary, tokenise
@@ -70,7 +72,12 @@ class Teachers:
 def teachers(clips: Sequence[Clip], config: TextConfig) -> Teachers:
     """The captions of clips as words, cleaned if the settings say so."""
     captions = {clip.name: [tokenise(caption) for caption in clip.captions] for clip in clips}
-    return _clean(captions, max_words=config.max_words) if config.clean else Teachers(captions, Counter())
+    if not config.clean:
+        return Teachers(captions, Counter())
+    cleaned = _clean(captions, max_words=config.max_words)
+    if not any(cleaned.captions.values()):
+        raise BadData(f"text.clean is true and leaves no captions ({cleaned}); set it to false to learn all of them")
+    return cleaned
 
 
 def english_words(vocabulary: Vocabulary, *, also: Vocabulary) -> list[int]:
@@ -106,8 +113,10 @@ class _WordList:
         self._words.update(names)
 
     def __contains__(self, word: str) -> bool:
-        if word.isalpha() or word in self._words:
-            return word in self._words
+        if word in self._words:
+            return True
+        if word.isalpha():
+            return False
         if re.fullmatch(r"'(?:s|re|ve|ll|d|m|em|n'?)|n't|o'clock|[a-z]?\d+(?:[.,:]\d+)*(?:st|nd|rd|th|[a-z])?", word):
             return True
         if re.fullmatch(r"(?:[^\W\d_]+\.)+", word):  # an abbreviation
@@ -248,8 +257,13 @@ def _agreeing(captions: Captions, counts: Counter[str]) -> Captions:
     weights = {word: 1 - math.log(count) / scale for word, count in num_clips.items()}
     kept: dict[str, list[Sequence[str]]] = {}
     for name, own in captions.items():
-        agreements = _agreements(words[name], weights) if len(own) >= MANY_CAPTIONS else [1.0] * len(own)
-        kept[name] = [caption for caption, value in zip(own, agreements, strict=True) if value >= MIN_AGREEMENT]
+        if len(own) < MANY_CAPTIONS:
+            kept[name] = list(own)
+            continue
+        agreements = _agreements(words[name], weights)
+        # Where all clips are alike, all words are frequent and all agreements are small.
+        enough = min(MIN_AGREEMENT, median(agreements) / 10)
+        kept[name] = [caption for caption, value in zip(own, agreements, strict=True) if value >= enough]
         counts["of another clip"] += len(own) - len(kept[name])
     return kept
 
