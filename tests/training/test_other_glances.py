@@ -129,7 +129,7 @@ def test_reinforcement_on_clips_changes_what_the_policy_sees_with(run: Path) -> 
     first = "hidden.weight" if model.picker == "difference" else "look.0.weight"
     size = GLANCE_CHANNELS[model.glance]
     weights = policy_weights(run)
-    assert weights[first].shape == ((6, size * 56 * 56) if model.picker == "difference" else (16, 2 * size, 3, 3))
+    assert weights[first].shape == ((6, size * 56 * 56) if model.picker == "difference" else (16, 2 * size, 4, 4))
     assert weights["decide.weight"].abs().max() > 0
     stages = [row.split(",")[0] for row in (run / "metrics.csv").read_text().splitlines()[1:]]
     assert stages == ["supervision", "reinforcement", "adaptation"]

@@ -258,10 +258,11 @@ def test_a_walk_without_a_generator_picks_what_the_picker_picks(rate, spread):
         assert [pick.index for _, pick in RatePicker(policy, rate=rate, spread=spread).pick(frames)] == expected
 
 
-def convolved(maps, weight, bias):
-    """maps: (in, rows, columns) -> (out, rows / 2, columns / 2): 3 × 3, every second position, edges of zeros."""
-    windows = np.lib.stride_tricks.sliding_window_view(np.pad(maps, ((0, 0), (1, 1), (1, 1))), (3, 3), axis=(1, 2))
-    return np.einsum("iyxab,oiab->oyx", windows[:, ::2, ::2], weight) + bias[:, None, None]
+def convolved(maps, weight, bias, *, step, edge):
+    """maps: (in, rows, columns) -> (out, rows / step, columns / step): at every step-th position, edges of zeros."""
+    padded = np.pad(maps, ((0, 0), (edge, edge), (edge, edge)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, weight.shape[2:], axis=(1, 2))
+    return np.einsum("iyxab,oiab->oyx", windows[:, ::step, ::step], weight) + bias[:, None, None]
 
 
 class Peer:
@@ -291,8 +292,8 @@ class Peer:
             ]
         )
         maps = np.stack([now - 0.5, 4 * change])
-        for layer in range(3):
-            maps = np.maximum(convolved(maps, w[f"look.{layer}.weight"], w[f"look.{layer}.bias"]), 0)
+        maps = np.maximum(convolved(maps, w["look.0.weight"], w["look.0.bias"], step=4, edge=0), 0)
+        maps = np.maximum(convolved(maps, w["look.1.weight"], w["look.1.bias"], step=2, edge=1), 0)
         pooled = np.concatenate([maps.mean(axis=(1, 2)), maps.max(axis=(1, 2)), measures])
         self.code = np.maximum(w["code.weight"] @ pooled + w["code.bias"], 0)
         familiar = np.array([self.difference(before) for before in self.last(self.outlines, NUM_RECENT)])

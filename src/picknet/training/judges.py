@@ -91,7 +91,8 @@ class Environment:
         if new:
             names, sentences = [self.train.clips[clip].name for clip, _ in new], [text.split() for _, text in new]
             self._scores.update(zip(new, self.cider.scores(names, sentences).tolist(), strict=True))
-        return torch.tensor([self._scores[caption] for caption in captions], device=self.judge_of.device)
+        scores = torch.tensor([self._scores[caption] for caption in captions])
+        return scores.to(self.judge_of.device, non_blocking=True)  # a GPU may still be busy with something else
 
     def _written(self, number: int, clips: Tensor, picked: Tensor, max_words: int, most: int | None) -> Tensor:
         judge = self.judges[number]

@@ -1,6 +1,5 @@
 """The policies that pick frames, in PyTorch: the paper's PickNet, and RatePickNet, which has a memory."""
 
-import itertools
 import math
 from typing import NamedTuple
 
@@ -154,9 +153,9 @@ class RatePickNet(Policy):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.sees_picture = config.glance in ("grey", "colour")
-        sizes = (2 * GLANCE_CHANNELS[config.glance], 16, 32, 32)
-        self.look = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in itertools.pairwise(sizes))
-        self.code = nn.Linear(2 * sizes[-1] + NUM_MEASURES, CODE_SIZE)
+        patches = nn.Conv2d(2 * GLANCE_CHANNELS[config.glance], 16, 4, stride=4)  # 14 × 14 of them
+        self.look = nn.ModuleList([patches, nn.Conv2d(16, 32, 3, stride=2, padding=1)])
+        self.code = nn.Linear(2 * 32 + NUM_MEASURES, CODE_SIZE)
         self.remember = nn.GRU(CODE_SIZE + NUM_RECENT, STATE_SIZE, batch_first=True)
         self.from_frame = nn.Linear(CODE_SIZE + STATE_SIZE + NUM_RECENT + NUM_MEASURES, config.picker_hidden)
         self.from_difference = nn.Linear(CODE_SIZE, config.picker_hidden, bias=False)

@@ -102,13 +102,14 @@ def adaptation(network: Network, data: Data[FeatureSplit], config: Config, run: 
 
     environment, policy = Environment.of(network, data), ReplayedPolicy.of(network.picknet)
     captioning_loss = CaptioningLoss(network, data, stage.label_smoothing)
+    captioner = nn.ModuleList([network.encoder, network.decoder])  # without the CNN, whose many modules take time
     # N_max has shrunk in stage 2 and stays at its floor.
     most = max_picks(config.reward, num_frames=config.video.num_frames, progress=1.0)
 
     def batch_loss(batch: CaptionBatch, generator: torch.Generator) -> tuple[Tensor, Figures]:
-        network.eval()  # rewards are those of inference, without dropout
+        captioner.eval()  # rewards are those of inference, without dropout
         sample = sample_picks(policy, environment, config, batch.clips, generator, samples=1)
-        network.train()
+        captioner.train()
         of_captions = captioning_loss(batch, sample.picked[: sample.num_sampled], most=sample.most)
         # Captions are scored on the CPU, while a GPU still computes the gradients of L_X.
         of_picks, figures = policy_loss(policy, environment, config, sample, most)
