@@ -531,8 +531,9 @@ def test_a_live_source_needs_a_budget_and_no_picker(captioner):
                 captioner.pick(source, **settings)
 
 
-@pytest.mark.parametrize("picker", [UniformPicker(3), BudgetPicker(3), RandomPicker(3)])
+@pytest.mark.parametrize("picker", [UniformPicker(3), BudgetPicker(3), RandomPicker(3), None])
 def test_a_stream_refuses_pickers_that_look_ahead(captioner, frames, picker):
+    picker = picker or captioner.counted_picker(3)
     with pytest.raises(BadSetting, match=rf"^picker is a {type(picker).__name__}, which has to see the last frame"):
         captioner.stream(frames, picker=picker)
 

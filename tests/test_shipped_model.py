@@ -13,7 +13,7 @@ import picknet
 from picknet.model.folder import DEFAULT_MODEL, SHIPPED
 from picknet.training.export import load_network
 from picknet.video.file import Video
-from picknet.video.frame import Frame
+from picknet.video.frame import Frame, middles
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
@@ -136,6 +136,16 @@ def test_a_glance_and_the_policy_are_cheap(captioner, sampled):
     for _ in range(5):
         list(captioner.picker.pick(sampled))
     assert (time.perf_counter() - started) / (5 * len(sampled)) < 0.005
+
+
+def test_exactly_k_picks_are_spread_over_the_clip(captioner, sampled):
+    for k in (1, 2, 4, 8, 30):
+        found = indices(captioner.counted_picker(k), sampled)
+        assert len(found) == k
+        # Not far from the middles of equal parts.
+        assert np.abs(np.array(found) - middles(30, k)).max() <= 8
+    dark = [black(frame.index) if frame.index % 3 else frame for frame in sampled]
+    assert {place % 3 for place in indices(captioner.counted_picker(8), dark)} == {0}
 
 
 def test_its_policy_agrees_with_pytorch(captioner, network):

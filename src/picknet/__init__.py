@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from picknet.model.folder import BadModel
     from picknet.model.sentences import Sentence
     from picknet.picking.budget import BudgetPicker
-    from picknet.picking.learned import PickNetPicker, RatePicker
+    from picknet.picking.learned import CountedPicker, PickNetPicker, RatePicker
     from picknet.picking.picker import Pick, Picker
     from picknet.picking.plain import (
         AllPicker,
@@ -44,6 +44,7 @@ __all__ = [
     "Captioner",
     "CoinPicker",
     "Config",
+    "CountedPicker",
     "EveryNthPicker",
     "Frame",
     "KMeansPicker",
@@ -83,7 +84,7 @@ if not TYPE_CHECKING:  # to a type checker, __getattr__ would mean that any name
         "errors": {"PicknetError"},
         "model.folder": {"BadModel"},
         "picking.budget": {"BudgetPicker"},
-        "picking.learned": {"PickNetPicker", "RatePicker"},
+        "picking.learned": {"CountedPicker", "PickNetPicker", "RatePicker"},
         "picking.picker": {"Pick", "Picker"},
         "picking.plain": {
             "AllPicker",

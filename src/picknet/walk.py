@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from picknet.config import VideoConfig
 from picknet.errors import BadSetting
 from picknet.picking.budget import BudgetPicker
-from picknet.picking.picker import Pick, Picker, Plan, glance_kind, planned
+from picknet.picking.picker import Pick, Picker, Plan, glance_kind, likeliest, planned
 from picknet.results import Picked
 from picknet.video.file import Video
 from picknet.video.frame import Frame, checked_fps, frames_from, middles
@@ -265,9 +264,7 @@ def _within(budget: int, picks: list[tuple[Frame, Pick]]) -> list[tuple[Frame, P
     if len(picks) <= budget:
         return picks
     if any(pick.probability is not None for _, pick in picks):
-        # PickNet always picks the first frame, which has no probability: it comes before all others.
-        surest = sorted(picks, key=lambda item: -math.inf if item[1].probability is None else -item[1].probability)
-        return sorted(surest[:budget], key=lambda item: item[1].index)
+        return likeliest(picks, budget)
     chosen = {pick.index for _, pick in BudgetPicker(budget, exact=True).pick(frame for frame, _ in picks)}
     return [item for item in picks if item[1].index in chosen]
 

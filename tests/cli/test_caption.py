@@ -123,6 +123,7 @@ def test_the_options_for_frames_and_random_picks_are_obeyed(picknet: Picknet, cl
 
     assert picks("--picker", "all", "--frames", 5) == [0, 1, 2, 3, 4]
     assert len(picks("--picker", "kmeans", "--frames", 9, "--k", 3)) == 3
+    assert len(picks("--k", 3)) == 3
     several = [picks("--picker", "random", "--k", 5, "--seed", seed) for seed in (1, 1, 2)]
     assert several[0] == several[1] != several[2]
 

@@ -164,8 +164,29 @@ def test_version_and_the_bare_command(picknet: Picknet) -> None:
         (["caption", "a.mp4", "-"], "-: standard input is one video, so it has to be the only one"),
         (["stream", "a.mp4", "--format", "srt"], "Invalid value for '--format' / '-f': "),
         (
-            ["caption", "a.mp4", "--k", "3"],
-            "--k 3: does not apply to picknet, only to uniform, random, kmeans, every and coin",
+            ["caption", "a.mp4", "--k", "3", "--picker", "scene"],
+            "--k 3: does not apply to scene, only to picknet, uniform, random, kmeans, every and coin",
+        ),
+        (
+            ["caption", "a.mp4", "--k", "3", "--rate", "2"],
+            "--rate 2: --k 3 says how many frames picknet picks; leave one of them out",
+        ),
+        (["stream", "a.mp4", "--k", "3"], "No such option: --k"),
+        (["evaluate", "--data", ".", "--picker", "best"], "Invalid value for '--picker': 'best' is not one of picknet"),
+        *(
+            (
+                ["evaluate", "--data", ".", "--picker", text],
+                f"Invalid value for '--picker': '{text}': a number of picks comes after the colon, as in uniform:4",
+            )
+            for text in ("uniform:", "uniform:0", "uniform:-1", "uniform:x")
+        ),
+        (
+            ["evaluate", "--data", ".", "--picker", "picknet", "--picker", "all:4"],
+            "--k 4: does not apply to all, only to picknet, uniform, random, kmeans, every and coin",
+        ),
+        (
+            ["evaluate", "--data", ".", "--picker", "picknet:4", "--k", "3"],
+            "--k 3: every --picker has a k of its own",
         ),
         (
             ["evaluate", "--data", ".", "--picker", "coin", "--change", "9"],

@@ -64,11 +64,14 @@ def test_evaluate_prints_one_object_per_picker_with_all_keys(
 def test_evaluate_prints_a_csv_row_per_picker(
     picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
 ) -> None:
-    pickers = ("--picker", "picknet", "--picker", "uniform", "--k", 3)
+    pickers = ("--picker", "picknet", "--picker", "uniform:3", "--picker", "picknet:2", "--picker", "picknet:3")
     code, out, err = picknet("evaluate", *folder_options(data, model_folder), *pickers, "--out", tmp_path / "s.csv")
     assert (code, out, err) == (0, "", "")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "s.csv").read_text())))
-    assert [(row["picker"], row["k"]) for row in rows] == [("picknet", ""), ("uniform", "3.0")]
+    assert [(row["picker"], row["k"]) for row in rows] == [
+        ("picknet", ""), ("uniform", "3.0"), ("picknet", "2.0"), ("picknet", "3.0"),
+    ]  # fmt: skip
+    assert [row["mean_picks"] for row in rows[1:]] == ["3.0", "2.0", "3.0"]
     assert {row["num_missing"] for row in rows} == {"2"}
     for row in rows:
         assert float(row["cider_low"]) <= float(row["cider"]) <= float(row["cider_high"])
@@ -85,9 +88,9 @@ def test_evaluate_with_several_pickers_prints_the_papers_table_and_the_missing_c
     assert code == 0
     header = ["Model", "BLEU@4", "ROUGE-L", "METEOR", "CIDEr (95 %)", "picks", "Time"]
     assert [cell.strip() for cell in lines[0].split("|")[1:-1]] == header
-    labels = ["PickNet", "Baseline", "Uniform (k=3)", "Random (k=3)"]
+    labels = ["PickNet (k=3)", "Baseline", "Uniform (k=3)", "Random (k=3)"]
     assert [line.split("|")[1].strip() for line in lines[2:6]] == labels
-    assert [line.split("|")[6].strip() for line in lines[3:6]] == ["10.0", "3.0", "3.0"]
+    assert [line.split("|")[6].strip() for line in lines[2:6]] == ["3.0", "10.0", "3.0", "3.0"]
     assert lines[6:9] == [
         "In brackets: 95 % interval, by bootstrap over clips.",
         "missing 2 clips:",
@@ -104,6 +107,7 @@ def test_evaluate_with_several_pickers_prints_the_papers_table_and_the_missing_c
     ]
     assert (written[2]["caption"], written[2]["error"]) == (None, "no video named gone")
     assert written[4]["error"] is None
+    assert [written[place]["k"] for place in (0, 2, 4)] == [3, 3, None]
     assert len(written[4]["picks"]) == 10
 
 

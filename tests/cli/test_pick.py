@@ -81,6 +81,8 @@ def test_a_budget_is_kept_to_and_with_exact_spent(picknet: Picknet, clips: Path,
         (["--rate", "0"], "--rate 0: more than 0 is possible; 1 is the model's own, 2 picks more, 0.5 fewer"),
         (["--rate", "2", "--picker", "uniform"], "--rate 2: does not apply to uniform, only to picknet"),
         (["--rate", "2", "--budget", "3"], "--rate 2: --budget says how many; add --picker picknet, or"),
+        (["--k", "2", "--budget", "3"], "--k 2: --budget says how many; add --picker picknet, or leave one of them"),
+        (["--k", "2", "--rate", "3"], "--rate 3: --k 2 says how many frames picknet picks; leave one of them out"),
         (["--max-side", "0"], "Invalid value for '--max-side': "),
         (["--image-format", "gif"], "Invalid value for '--image-format': "),
     ],
@@ -179,6 +181,25 @@ def test_a_rate_is_a_dial_from_few_picks_to_many(picknet: Picknet, clips: Path, 
     assert picks("--rate", 1) == own
     # A budget keeps the likeliest.
     assert set(picks("--rate", 4, "--picker", "picknet", "--budget", 3)) < set(many)
+
+
+@pytest.mark.parametrize("folder", ["model_folder", "attending_folder"])
+def test_k_is_the_exact_number_of_picks(
+    picknet: Picknet, clips: Path, folder: str, request: pytest.FixtureRequest
+) -> None:
+    def picks(*options: object) -> list[dict[str, object]]:
+        command = ("pick", clips / "cat.mp4", "--model", request.getfixturevalue(folder), "--frames", 20)
+        code, out, err = picknet(*command, "--format", "jsonl", *options)
+        assert (code, err) == (0, "")
+        return [json.loads(line) for line in out.splitlines()]
+
+    for k in (1, 3, 7, 20):
+        found = picks("--k", k)
+        assert len({pick["index"] for pick in found}) == k
+        # Only the first frame of the paper's picker has none.
+        assert all(pick["probability"] is not None or pick["index"] == 0 for pick in found)
+    assert len(picks("--k", 21)) == 20
+    assert len(picks("--k", 7, "--picker", "picknet", "--budget", 3)) == 3
 
 
 def test_parts_of_messages_can_be_printed_beside_the_files(picknet: Picknet, clips: Path, tmp_path: Path) -> None:

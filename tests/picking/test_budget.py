@@ -11,7 +11,7 @@ from clips import number_of, write_clip
 from picknet import cli
 from picknet.captioner import BadSetting, pick
 from picknet.picking.budget import MAX_BUDGET, BudgetPicker
-from picknet.picking.learned import RatePicker
+from picknet.picking.learned import RatePicker, Watched
 from picknet.picking.picker import BadPicker
 from picknet.picking.scenes import SceneWatch
 from picknet.video.frame import GLANCE_SIZE, Frame
@@ -138,7 +138,7 @@ class Likely(RatePicker):
 
     def watch(self, frames):
         for frame, probability in zip(frames, self.probabilities, strict=True):
-            yield frame, probability, False
+            yield Watched(frame, probability, charge=0.0, is_pick=False)
 
 
 def test_a_learned_picker_says_what_is_worth_a_look():

@@ -1,9 +1,11 @@
-"""RatePicker: positions worked out by hand for policies that are written by hand."""
+"""RatePicker and CountedPicker: positions worked out by hand for policies that are written by hand."""
 
 import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from picknet.config import ModelConfig
 from picknet.model.graphs import signatures
@@ -24,11 +26,14 @@ from picknet.picking.learned import (
     RULED_OUT,
     SPREAD,
     STATE_SIZE,
+    CountedPicker,
     PickNetPicker,
     RatePicker,
+    Watched,
     learned_picker,
 )
 from picknet.picking.picker import BadPicker, looks_ahead, planned
+from picknet.picking.plain import UniformPicker
 from picknet.video.frame import GLANCE_SIZE, Frame
 
 RULED_OUT_LOGIT = -10.0
@@ -41,6 +46,14 @@ def frames_of(values):
         pixels[::2] = 140
         pixels[0, 0] = value
         yield Frame.from_pixels(pixels, index=index, seconds=index / 2)
+
+
+def dim_frames(low, high, count):
+    """Frames that show something, all dark or all bright."""
+    pixels = np.full((GLANCE_SIZE, GLANCE_SIZE, 3), low, np.uint8)
+    pixels[::2] = high
+    pixels[0, 0] = 100  # the stub's rate
+    return [Frame.from_pixels(pixels, index=index, seconds=index / 2) for index in range(count)]
 
 
 def plain_frames(values):
@@ -176,10 +189,7 @@ def test_a_frame_that_shows_nothing_is_never_picked_while_there_is_another():
 
 @pytest.mark.parametrize(("low", "high"), [(0, 30), (220, 255)])
 def test_a_dark_or_bright_frame_is_passed_over_for_a_while(low, high):
-    pixels = np.full((GLANCE_SIZE, GLANCE_SIZE, 3), low, np.uint8)
-    pixels[::2] = high
-    pixels[0, 0] = 100  # the stub's rate
-    dim = [Frame.from_pixels(pixels, index=index, seconds=index / 2) for index in range(12)]
+    dim = dim_frames(low, high, 12)
     assert not DARK <= dim[0].glance().mean() <= BRIGHT
     assert [pick.index for _, pick in RatePicker(Stub()).pick(dim)] == [2 + LONG_PATIENCE]
 
@@ -278,3 +288,108 @@ def test_the_sizes_of_the_graph_are_those_of_the_picker():
     assert inputs["recent"] == f"f32 n {NUM_RECENT} {size}"
     assert inputs["picked"] == f"f32 n {NUM_PICKED} {size}"
     assert outputs["embeddings"] == f"f32 n {size}"
+
+
+# --- Exactly k ---
+
+
+class Charged(RatePicker):
+    """A learned picker whose charges are given. The frames with a probability of 0 are ruled out."""
+
+    def __init__(self, charges, ruled_out=()):
+        super().__init__(lambda inputs: pytest.fail("no policy here"), spread=True)
+        self.charges, self.ruled_out = charges, ruled_out
+
+    def watch(self, frames):
+        for place, (frame, charge) in enumerate(zip(frames, self.charges, strict=True)):
+            yield Watched(frame, 0.0 if place in self.ruled_out else 0.5, charge, is_pick=False)
+
+
+def counted(charges, k, ruled_out=(), frames=None):
+    picker = CountedPicker(Charged(charges, ruled_out), k)
+    return [pick.index for _, pick in picker.pick(frames or frames_of([100] * len(charges)))]
+
+
+@pytest.mark.parametrize("k", [2, 4, 7, 9, 31])
+def test_equal_charges_give_the_middles_of_equal_parts(k):
+    assert counted([0.2] * 31, k) == [pick.index for _, pick in UniformPicker(k).pick(frames_of([100] * 31))]
+
+
+def test_a_lively_stretch_gets_more_of_k_picks():
+    # Ten frames of 1, ten of 4, ten of 1: a sum of 60. The middles of four parts are 7.5, which frame 7 passes,
+    # 22.5 = 10 + 12.5 (frame 13), 37.5 = 10 + 27.5 (frame 16), and 52.5 = 50 + 2.5 (frame 22).
+    assert counted([1] * 10 + [4] * 10 + [1] * 10, 4) == [7, 13, 16, 22]
+
+
+def test_k_picks_follow_the_average_of_the_rate():
+    values = [8] * 10 + [60] * 10 + [8] * 10
+    mean, charges = 0.0, []
+    for value in values:
+        mean += (min(value / 100, 0.5) - mean) / 12
+        charges.append(mean + 0.03)
+    sums = np.cumsum(charges)
+    expected = [int((sums <= part * sums[-1]).sum()) for part in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    picker = CountedPicker(RatePicker(Stub(), spread=True), 5)
+    assert [pick.index for _, pick in picker.pick(frames_of(values))] == expected
+    assert min(np.diff(expected)) < 4 < max(np.diff(expected))
+
+
+@pytest.mark.parametrize(
+    ("ruled_out", "expected"),
+    [
+        ([], [2, 8]),  # 2.75 and 8.25 of 11
+        ([2], [1, 8]),  # frame 3 is as near as frame 1
+        ([1, 2], [3, 8]),
+        ([1, 2, 8], [3, 7]),
+        (range(5), [5, 8]),
+        (range(6), [2, 8]),  # frame 6 is too far: after PATIENCE frames such a frame is picked after all
+        (range(11), [2, 8]),
+        ([0, 1, 2, 3, 4, 6, 7, 8, 9, 10], [5, 8]),  # frame 5 is not picked twice
+    ],
+)
+def test_of_k_picks_one_that_is_ruled_out_gives_way_to_the_nearest_other(ruled_out, expected):
+    assert PATIENCE == 4
+    assert counted([1] * 11, 2, ruled_out) == expected
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 30), (220, 255)])
+@pytest.mark.parametrize(("first", "expected"), [(4, 3), (2, 10)])
+def test_of_k_picks_a_dark_or_bright_one_goes_farther(low, high, first, expected):
+    assert LONG_PATIENCE == 8
+    lit = list(frames_of([100] * 21))
+    dim = dim_frames(low, high, 21)
+    frames = lit[:first] + dim[first : 21 - first] + lit[21 - first :]
+    assert counted([1] * 21, 1, frames=frames) == [expected]
+
+
+def test_a_frame_that_shows_nothing_is_the_last_of_k_picks():
+    flat = list(plain_frames([128] * 40))
+    frames = [*flat[:38], dim_frames(0, 30, 40)[38], flat[39]]
+    assert counted([1] * 40, 1, frames=frames) == [38]
+    assert counted([1] * 40, 2, frames=frames) == [30, 38]  # the other middle, as nothing better is left
+    assert counted([1] * 40, 1, frames=flat) == [20]
+
+
+@given(st.lists(st.sampled_from([0, 8, 22, 100, 250]), max_size=40), st.integers(1, 45))
+def test_k_picks_are_k_different_frames(values, k):
+    picker = CountedPicker(RatePicker(Stub(), spread=True), k)
+    found = [pick.index for _, pick in picker.pick(frames_of(values))]
+    assert len(found) == min(k, len(values))
+    assert found == sorted(set(found))
+
+
+def test_the_policy_walks_as_usual_before_k_frames_are_picked():
+    values = [24] * 30
+    alone, asked = Stub(), Stub()
+    list(RatePicker(alone, spread=True).pick(frames_of(values)))
+    found = list(CountedPicker(RatePicker(asked, spread=True), 9).pick(frames_of(values)))
+    assert [one["picked"].tolist() for one in asked.asked] == [one["picked"].tolist() for one in alone.asked]
+    assert [pick.probability for _, pick in found] == pytest.approx([1 - 2**-0.24] * 9, abs=1e-6)
+
+
+def test_k_picks_need_the_whole_clip():
+    picker = CountedPicker(RatePicker(Stub(), spread=True, glance="motion"), 4)
+    assert looks_ahead(picker)
+    assert (picker.k, picker.glance) == (4, "motion")
+    with pytest.raises(BadPicker, match=r"^k is 4: not for a stream, whose picks come at once; .* needs spread=True$"):
+        CountedPicker(RatePicker(Stub()), 4)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from picknet.picking.budget import BudgetPicker
-from picknet.picking.learned import PickNetPicker, RatePicker
+from picknet.picking.learned import CountedPicker, PickNetPicker, RatePicker
 from picknet.picking.picker import BadPicker, Pick, Plan, is_random, looks_ahead, planned
 from picknet.picking.plain import (
     AllPicker,
@@ -77,6 +77,17 @@ def test_a_pick_carries_the_frame_its_time_and_its_probability():
     (_, (frame, pick)) = PickNetPicker(brightness_policy).pick(grey_frames([100, 90, 115, 115]))
     assert frame.index == 2
     assert pick == Pick(index=2, seconds=1.0, probability=pytest.approx(0.75))
+
+
+@pytest.mark.parametrize(
+    ("k", "expected"), [(1, [0]), (2, [0, 3]), (3, [0, 3, 5]), (4, [0, 2, 3, 5]), (6, [*range(6)]), (9, [*range(6)])]
+)
+def test_exactly_k_are_the_first_frame_and_the_likeliest(k, expected):
+    # Frames 3 and 5 differ from the last pick by 19 and 12; of the others, frame 2 by 8, frame 1 by 3, frame 4 by 1.
+    found = list(CountedPicker(PickNetPicker(brightness_policy), k).pick(grey_frames([50, 53, 58, 69, 70, 81])))
+    assert [pick.index for _, pick in found] == expected
+    assert [pick.probability for _, pick in found][:1] == [None]
+    assert all(pick.probability for _, pick in found[1:])
 
 
 def test_a_still_video_is_picked_from_at_least_every_max_gap_frames():
@@ -276,14 +287,21 @@ def test_k_means_does_not_modify_the_features():
 @pytest.mark.parametrize(
     "picker",
     [UniformPicker(2), RandomPicker(2), KMeansPicker(2, features=brightness), AllPicker(), CoinPicker(),
-     PickNetPicker(brightness_policy), RatePicker(lively_policy), EveryNthPicker(2), SceneChangePicker(5)],
+     PickNetPicker(brightness_policy), RatePicker(lively_policy), EveryNthPicker(2), SceneChangePicker(5),
+     CountedPicker(PickNetPicker(brightness_policy), 2), CountedPicker(RatePicker(lively_policy, spread=True), 2)],
 )  # fmt: skip
 def test_no_frames_no_picks(picker):
     assert list(picker.pick([])) == []
 
 
 @pytest.mark.parametrize(
-    "make", [UniformPicker, RandomPicker, lambda k: KMeansPicker(k, features=brightness)]
+    "make",
+    [
+        UniformPicker,
+        RandomPicker,
+        lambda k: KMeansPicker(k, features=brightness),
+        lambda k: CountedPicker(PickNetPicker(brightness_policy), k),
+    ],
 )
 def test_less_than_one_frame_is_refused(make):
     with pytest.raises(BadPicker, match=r"^k is 0: at least 1 frame has to be picked$"):
@@ -372,6 +390,8 @@ ALL_PICKERS = [
     RandomPicker(2),
     KMeansPicker(2, features=lambda frame: frame.glance().ravel()),
     BudgetPicker(2),
+    CountedPicker(PickNetPicker(brightness_policy), 2),
+    CountedPicker(RatePicker(lively_policy, spread=True), 2),
 ]
 
 

@@ -145,6 +145,8 @@ def test_a_row_has_the_metrics_of_its_captions(result: Comparison, split: Split)
     assert uniform.scores.bleu4 == pytest.approx(100 * metrics.bleu(said, references)[3])
     assert uniform.scores.rouge_l == pytest.approx(100 * metrics.rouge_l(said, references))
     assert uniform.mean_picks == 2.0
+    counted = [row for row in result.rows if row.picker == "counted"]
+    assert [(row.setting, row.mean_picks) for row in counted] == [("k=1", 1.0), ("k=2", 2.0), ("k=3", 3.0)]
     assert [clip.reason for clip in result.missing] == [f"{split.clips[1].path}: not a known video format"]
 
 

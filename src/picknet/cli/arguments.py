@@ -121,8 +121,8 @@ K = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        help="Number of picks of uniform, kmeans and random; the average number of every and coin.",
-        show_default=f"{DEFAULT_K}; random: half of the frames",
+        help="Exact number of picks of picknet, uniform, kmeans and random; the average number of every and coin.",
+        show_default=f"picknet: its own number; random: half of the frames; others: {DEFAULT_K}",
         rich_help_panel=PICKING,
     ),
 ]
@@ -171,6 +171,11 @@ def chosen_picker(
     """The picker of this name; picknet and kmeans need a captioner."""
     from picknet.picking import plain as picking
 
+    def learned() -> "Picker":
+        if k:
+            return captioner().counted_picker(k)
+        return captioner().picker if rate is None else captioner().picker_at(rate)
+
     def distance() -> float:
         """The distance between k of the sampled frames."""
         return max((frames or captioner().config.video.num_frames) / (k or DEFAULT_K), 1.0)
@@ -181,7 +186,7 @@ def chosen_picker(
         return picking.CoinPicker(min(((k or DEFAULT_K) - 1) / max(rest, 1), 1.0), seed=seed)
 
     pickers: dict[PickerName, Callable[[], Picker]] = {
-        PickerName.picknet: lambda: captioner().picker if rate is None else captioner().picker_at(rate),
+        PickerName.picknet: learned,
         PickerName.uniform: lambda: picking.UniformPicker(k or DEFAULT_K),
         PickerName.random: lambda: picking.RandomPicker(k, seed=seed) if k else picking.CoinPicker(seed=seed),
         PickerName.kmeans: lambda: picking.KMeansPicker(k or DEFAULT_K, features=captioner().feature, seed=seed),
@@ -193,13 +198,6 @@ def chosen_picker(
     return pickers[name]()
 
 
-def k_of(name: PickerName, k: int | None) -> int | None:
-    """The k of this picker; None where it decides by itself."""
-    if name in (PickerName.picknet, PickerName.scene, PickerName.all):
-        return None
-    return k if name is PickerName.random else k or DEFAULT_K
-
-
 def change_of(change: float | None) -> float:
     return DEFAULT_CHANGE if change is None else change
 
@@ -209,12 +207,15 @@ def check_numbers(
 ) -> None:
     """Raise `BadUsage` for a --k, --change or --rate that none of the pickers takes."""
     listed = " and ".join(names)
-    if k and all(k_of(name, k) is None for name in names):
-        raise BadUsage(f"--k {k}: does not apply to {listed}, only to uniform, random, kmeans, every and coin")
+    if k and {PickerName.scene, PickerName.all}.issuperset(names):
+        counted = "picknet, uniform, random, kmeans, every and coin"
+        raise BadUsage(f"--k {k}: does not apply to {listed}, only to {counted}")
     if change is not None and PickerName.scene not in names:
         raise BadUsage(f"--change {change:g}: does not apply to {listed}, only to scene")
     if rate is not None and PickerName.picknet not in names:
         raise BadUsage(f"--rate {rate:g}: does not apply to {listed}, only to picknet")
+    if rate is not None and k:
+        raise BadUsage(f"--rate {rate:g}: --k {k} says how many frames picknet picks; leave one of them out")
     if rate is not None and not 0 < rate < math.inf:
         raise BadUsage(f"--rate {rate:g}: more than 0 is possible; 1 is the model's own, 2 picks more, 0.5 fewer")
 

@@ -8,7 +8,7 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -51,6 +51,24 @@ Dataset = Annotated[DatasetName, typer.Option(metavar="DATASET", help=f"One of {
 Clips = Annotated[SplitName, typer.Option("--split", metavar="SPLIT", help=f"One of {', '.join(SplitName)}.")]
 
 
+class PickerWithK(NamedTuple):
+    """A picker to evaluate."""
+
+    name: PickerName
+    k: int | None = None
+    """Its own; None: that of --k."""
+
+
+def picker_with_k(text: str) -> PickerWithK:
+    """`uniform`, or `uniform:4` for a k of its own."""
+    name, colon, k = text.partition(":")
+    if name not in list(PickerName):
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(PickerName)}.")
+    if colon and not (k.isdecimal() and int(k)):
+        raise typer.BadParameter(f"{text!r}: a number of picks comes after the colon, as in {name}:4.")
+    return PickerWithK(PickerName(name), int(k) if colon else None)
+
+
 def evaluate(
     data: Data,
     dataset: Dataset = DatasetName.msvd,
@@ -83,10 +101,11 @@ def evaluate(
     style: Style = None,
     beam: Beam = None,
     picker: Annotated[
-        list[PickerName] | None,
+        list[PickerWithK] | None,
         typer.Option(
-            metavar="PICKER", help=f"One of {', '.join(PickerName)}; repeat it to compare several in one table.",
-            show_default="picknet", rich_help_panel=PICKING,
+            metavar="PICKER", parser=picker_with_k, autocompletion=lambda: list(PickerName), show_default="picknet",
+            help=f"One of {', '.join(PickerName)}; repeat it to compare several in one table. uniform:4 is uniform "
+            "with a --k of its own.", rich_help_panel=PICKING,
         ),
     ] = None,
     k: K = None,
@@ -99,15 +118,15 @@ def evaluate(
     \b
     Examples:
       picknet evaluate --data msvd/
-      picknet evaluate --data msvd/ --picker picknet --picker uniform --picker all --k 4
+      picknet evaluate --data msvd/ --picker picknet --picker picknet:4 --picker uniform:4 --picker all
       picknet evaluate --data msvd/ --format json --captions captions.json --histograms picks.png
 
     Scores are BLEU, ROUGE-L, METEOR and CIDEr, times 100, with 95 % intervals by bootstrap over clips.
     """
-    names = list(dict.fromkeys(picker or [PickerName.picknet]))
-    check_numbers(names, k, change)
+    pickers = _with_k(picker or [PickerWithK(PickerName.picknet)], k)
+    check_numbers([name for name, _ in pickers], None, change)
     format = format_for(out, format, RESULT_SUFFIXES, default=ResultFormat.text)
-    _check_pictures({"--histograms": histograms, "--examples": examples}, len(names))
+    _check_pictures({"--histograms": histograms, "--examples": examples}, len(pickers))
 
     import warnings
 
@@ -126,14 +145,14 @@ def evaluate(
     clips = load_split(data, dataset=dataset.value, split=split.value)
     captioner = load(model, style=style)
     rows = []
-    with progress("evaluating", len(clips.clips) * len(names)) as advance:
-        for name in names:
+    with progress("evaluating", len(clips.clips) * len(pickers)) as advance:
+        for name, own_k in pickers:
             with warnings.catch_warnings(record=True) as warned:
                 row = evaluation.evaluate(
                     captioner,
                     clips,
                     picker=chosen_picker(
-                        name, k=k, change=change, frames=frames, seed=seed, captioner=lambda: captioner
+                        name, k=own_k, change=change, frames=frames, seed=seed, captioner=lambda: captioner
                     ),
                     name=name.value,
                     beam=beam,
@@ -165,6 +184,17 @@ def evaluate(
             write("".join(json.dumps(row.to_dict()) + "\n" for row in rows))
 
 
+def _with_k(pickers: Sequence[PickerWithK], k: int | None) -> list[PickerWithK]:
+    """Each picker once, with its own k or that of --k."""
+    for name, own in pickers:
+        check_numbers([name], own, None)
+    others = [name for name, own in pickers if not own]
+    if k and not others:
+        raise BadUsage(f"--k {k}: every --picker has a k of its own")
+    check_numbers(others, k, None)
+    return list(dict.fromkeys(PickerWithK(name, own or k) for name, own in pickers))
+
+
 def _check_pictures(pictures: Mapping[str, Path | None], num_pickers: int) -> None:
     from picknet.show.page import FORMATS
     from picknet.study.charts import METADATA
@@ -182,15 +212,12 @@ def _write_captions(rows: Sequence["Evaluation"], path: Path) -> None:
 
     content: list[dict[str, Any]] = []
     for row in rows:
+        picker = {"picker": row.picker, "k": row.settings.get("k")}
         for clip, caption in row.captions.items():
             picks = [pick.to_dict() for pick in caption.picks]
-            content.append(
-                {"clip": clip, "picker": row.picker, "caption": caption.text, "picks": picks, "error": None}
-            )
+            content.append({"clip": clip, **picker, "caption": caption.text, "picks": picks, "error": None})
         for missing in row.missing:
-            content.append(
-                {"clip": missing.name, "picker": row.picker, "caption": None, "picks": [], "error": missing.reason}
-            )
+            content.append({"clip": missing.name, **picker, "caption": None, "picks": [], "error": missing.reason})
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -128,8 +128,10 @@ def pick(
     from picknet.picking.budget import MAX_BUDGET
 
     check_numbers([picker or PickerName.picknet], k, change, rate)
-    if rate is not None and budget and not picker:
-        raise BadUsage(f"--rate {rate:g}: --budget says how many; add --picker picknet, or leave one of them out")
+    for option, number in (("--rate", rate), ("--k", k)):
+        if number is not None and budget and not picker:
+            how = "add --picker picknet, or leave one of them out"
+            raise BadUsage(f"{option} {number:g}: --budget says how many; {how}")
     if budget is not None and not 1 <= budget <= MAX_BUDGET:
         raise BadUsage(f"--budget {budget}: 1 to {MAX_BUDGET:,} frames are possible")
     if exact and (not budget or picker):

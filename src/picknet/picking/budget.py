@@ -55,8 +55,8 @@ class BudgetPicker:
             for frame in frames:
                 kept.add(frame)
         else:
-            for frame, probability, _ in self._learned.watch(frames):
-                kept.add(frame, probability)
+            for seen in self._learned.watch(frames):
+                kept.add(seen.frame, seen.probability)
         for frame, known in kept.frames(repeated=self._exact):
             yield picked(frame, known)
 

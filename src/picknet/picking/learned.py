@@ -1,14 +1,17 @@
-"""The learned pickers: the paper's PickNet, and one with a memory whose probabilities add up to the next pick."""
+"""The learned pickers: the paper's PickNet, and one with a memory whose probabilities add up to the next pick.
+
+Both decide frame by frame. `CountedPicker` picks a given number of frames by either, once it has seen all of them.
+"""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from picknet.config import GlanceKind, ModelConfig
-from picknet.picking.picker import BadPicker, Pick, Picker, picked
+from picknet.picking.picker import BadPicker, Pick, checked_k, likeliest, picked
 from picknet.video.frame import Frame
 
 Array = NDArray[Any]
@@ -74,20 +77,34 @@ class PickNetPicker:
         self.glance = glance
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
+        return (picked(frame, probability) for frame, probability, is_pick in self.watch(frames) if is_pick)
+
+    def watch(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, float | None, bool]]:
+        """Every frame with the probability of picking it, and whether it is picked."""
         template: Array | None = None
         gap = 0
         for frame in frames:
             glance = _seen(frame, self.glance)
-            probability = None
+            probability, is_pick = None, True
             gap += 1
             if template is not None:
                 logits = self._policy({"glances": glance[None], "templates": template[None]})["logits"]
                 # A softmax over two is the logistic function of their difference.
                 probability = _logistic(float(logits[0, 1] - logits[0, 0]))
-                if probability <= self._threshold and gap < self._max_gap:
-                    continue
-            template, gap = glance, 0
-            yield picked(frame, probability)
+                is_pick = probability > self._threshold or gap >= self._max_gap
+            if is_pick:
+                template, gap = glance, 0
+            yield frame, probability, is_pick
+
+
+class Watched(NamedTuple):
+    """A frame as a `RatePicker` saw it."""
+
+    frame: Frame
+    probability: float
+    charge: float
+    """What it adds to the charge."""
+    is_pick: bool
 
 
 class RatePicker:
@@ -113,13 +130,13 @@ class RatePicker:
         """
         self._policy = policy
         self._rate = checked_rate(rate)
-        self._spread = spread
+        self.spread = spread
         self.glance = glance
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
         best: tuple[bool, float, Frame] | None = None
         any_pick = False
-        for frame, probability, is_pick in self.watch(frames):
+        for frame, probability, _, is_pick in self.watch(frames):
             if is_pick:
                 any_pick = True
                 yield picked(frame, probability)
@@ -130,8 +147,8 @@ class RatePicker:
         if best is not None and not any_pick:
             yield picked(best[2], best[1])
 
-    def watch(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, float, bool]]:
-        """Every frame with the probability of picking it, and whether it is picked."""
+    def watch(self, frames: Iterable[Frame]) -> Iterator[Watched]:
+        """Every frame, picked or not."""
         memory, charge, mean, passed_over = _Memory(), FIRST_CHARGE, 0.0, 0
         for frame in frames:
             wait = memory.wait
@@ -139,20 +156,69 @@ class RatePicker:
             # log₂(1 + exp(logit)), which is −log₂(1 − p), without overflow
             rate = float(np.logaddexp2(0.0, logit / math.log(2)))
             mean += (min(rate, MOST_RATE) - mean) / SPREAD
-            if memory.any_pick and not self._spread:
+            if memory.any_pick and not self.spread:
                 charge -= LEAK * (charge - FIRST_CHARGE)
-            charge += self._rate * (mean + LEAST_RATE if self._spread else rate)
-            is_full = charge >= 1 and (self._spread or self._rate * wait >= LEAST_WAIT)
-            is_pick = False
+            added = self._rate * (mean + LEAST_RATE if self.spread else rate)
+            charge += added
+            is_full = charge >= 1 and (self.spread or self._rate * wait >= LEAST_WAIT)
+            probability, is_pick = _logistic(logit), False
             if is_full and _shows_something(frame):
-                is_lit = DARK <= float(frame.glance().mean()) <= BRIGHT
-                patience = (0 if logit > RULED_OUT else PATIENCE) if is_lit else LONG_PATIENCE
-                is_pick = passed_over >= patience
+                is_pick = passed_over >= _patience(frame, probability)
                 passed_over += 1
             if is_pick:
                 charge, passed_over = min(charge - 1, FIRST_CHARGE), 0
                 memory.pick(embedding)
-            yield frame, _logistic(logit), is_pick
+            yield Watched(frame, probability, added, is_pick)
+
+
+class CountedPicker:
+    """Exactly k frames of a clip by a learned picker; all frames of a clip that has no more.
+
+    Not causal: the learned picker walks through the whole clip as usual, at its own rate, and then k frames are chosen.
+
+    - By a `RatePicker`: those with which the charges, added up, pass the middles of k equal parts of their sum. Equal
+      charges give the frames of `UniformPicker`; a lively stretch gets more of them, a still one fewer. A frame that
+      would be passed over gives way to the nearest better one, as far off as it would be passed over for.
+    - By the paper's picker: the first frame and the k − 1 likeliest others. Its probabilities are those of a change
+      since its last pick and do not add up, so they are ranked, as `picknet pick --budget` ranks its picks.
+    """
+
+    looks_ahead = True
+
+    def __init__(self, learned: PickNetPicker | RatePicker, k: int) -> None:
+        self.k = checked_k(k)
+        if isinstance(learned, RatePicker) and not learned.spread:
+            raise BadPicker(f"k is {k}: not for a stream, whose picks come at once; the picker needs spread=True")
+        self._learned = learned
+        self.glance: GlanceKind = learned.glance
+
+    def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
+        if isinstance(self._learned, RatePicker):
+            yield from _evenly_charged(list(self._learned.watch(frames)), self.k)
+        else:
+            every = (picked(frame, probability) for frame, probability, _ in self._learned.watch(frames))
+            yield from likeliest(every, self.k)
+
+
+def _evenly_charged(watched: Sequence[Watched], k: int) -> list[tuple[Frame, Pick]]:
+    count = len(watched)
+    k = min(k, count)
+    charges = np.cumsum([one.charge for one in watched])
+    # How far to go rather than take a frame: from one that shows nothing, through the whole clip.
+    detours = np.array(
+        [
+            _patience(one.frame, one.probability) if _shows_something(one.frame) else count + LONG_PATIENCE
+            for one in watched
+        ],
+        dtype=float,
+    )
+    chosen: list[int] = []
+    for part in range(k):
+        middle = np.searchsorted(charges, (part + 0.5) / k * charges[-1], side="right")
+        costs = np.abs(np.arange(count) - middle) + detours
+        costs[chosen] = np.inf
+        chosen.append(int(costs.argmin()))
+    return [picked(watched[place].frame, watched[place].probability) for place in sorted(chosen)]
 
 
 class _Memory:
@@ -195,6 +261,13 @@ def _shows_something(frame: Frame) -> bool:
     return float(frame.glance().std()) >= FLAT
 
 
+def _patience(frame: Frame, probability: float) -> int:
+    """How many frames are passed over, this one among them, before such a frame is picked after all."""
+    if not DARK <= float(frame.glance().mean()) <= BRIGHT:
+        return LONG_PATIENCE
+    return 0 if probability > _logistic(RULED_OUT) else PATIENCE
+
+
 def _seen(frame: Frame, kind: GlanceKind) -> Array:
     """What a policy sees of a frame: uint8, in the shape that its graph takes (`glance_shape`)."""
     return frame.glance() if kind == "grey" else frame.glance_as(kind)
@@ -205,7 +278,9 @@ def _pushed(rows: Array, row: Array) -> Array:
     return np.concatenate([row[:, None], rows[:, :-1]], axis=1)
 
 
-def learned_picker(policy: Policy, model: ModelConfig, *, rate: float = 1.0, spread: bool = True) -> Picker:
+def learned_picker(
+    policy: Policy, model: ModelConfig, *, rate: float = 1.0, spread: bool = True
+) -> PickNetPicker | RatePicker:
     """The picker a model was trained with. rate: the dial, from many picks (above 1) to few (below). spread: see
     `RatePicker`."""
     if model.picker == "rate":

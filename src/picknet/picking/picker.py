@@ -1,6 +1,7 @@
 """The picker interface. A picker is a lazy filter over frames that yields the picked ones."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -95,6 +96,18 @@ class Plan:
 def planned(picker: Picker, count: int) -> Plan | None:
     """The picker's plan for `count` frames, if it has one."""
     return picker.plan(count) if isinstance(picker, Planner) and count else None
+
+
+def likeliest(picks: Iterable[tuple[Frame, Pick]], count: int) -> list[tuple[Frame, Pick]]:
+    """The `count` most probable ones, in order. One without a probability, as PickNet's first, comes before others."""
+    surest = sorted(picks, key=lambda item: -math.inf if item[1].probability is None else -item[1].probability)
+    return sorted(surest[:count], key=lambda item: item[1].index)
+
+
+def checked_k(k: int) -> int:
+    if k < 1:
+        raise BadPicker(f"k is {k}: at least 1 frame has to be picked")
+    return k
 
 
 def picked(frame: Frame, probability: float | None = None) -> tuple[Frame, Pick]:

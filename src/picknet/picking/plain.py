@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from picknet.picking.picker import BadPicker, Pick, Plan, picked
+from picknet.picking.picker import BadPicker, Pick, Plan, checked_k, picked
 from picknet.video.frame import Frame, middles
 
 Array = NDArray[Any]
@@ -105,7 +105,7 @@ class UniformPicker:
     looks_ahead = True
 
     def __init__(self, k: int, *, ends: bool = False) -> None:
-        self.k = _at_least_one(k)
+        self.k = checked_k(k)
         self._ends = ends
 
     def plan(self, count: int) -> Plan:
@@ -130,7 +130,7 @@ class RandomPicker:
     is_random = True
 
     def __init__(self, k: int, *, seed: int | np.random.Generator = 0) -> None:
-        self.k = _at_least_one(k)
+        self.k = checked_k(k)
         self._generator = np.random.default_rng(seed)
 
     def plan(self, count: int) -> Plan:
@@ -158,7 +158,7 @@ class KMeansPicker:
 
     def __init__(self, k: int, *, features: Callable[[Frame], Array], seed: int | np.random.Generator = 0) -> None:
         """features: a function frame -> feature (D,), such as `Captioner.feature`."""
-        self.k = _at_least_one(k)
+        self.k = checked_k(k)
         self._features = features
         self._generator = np.random.default_rng(seed)
 
@@ -169,12 +169,6 @@ class KMeansPicker:
         points = np.stack([np.asarray(self._features(frame), dtype=np.float64) for frame in all_frames])
         centres = _cluster(points, min(self.k, len(all_frames)), self._generator)
         yield from (picked(all_frames[position]) for position in sorted(_nearest(points, centres)))
-
-
-def _at_least_one(k: int) -> int:
-    if k < 1:
-        raise BadPicker(f"k is {k}: at least 1 frame has to be picked")
-    return k
 
 
 def _cluster(points: Array, k: int, generator: np.random.Generator) -> Array:

@@ -24,6 +24,7 @@ from picknet.study.judging import (
     ClipFeatures,
     JudgedClip,
     budgets,
+    counted,
     dial,
     judge,
     rivals,
@@ -37,6 +38,7 @@ REFERENCE = "uniform"
 """The picker that differences are taken to."""
 NAMES = {
     "picknet": "PickNet",
+    "counted": "PickNet, k picks",
     "uniform": "uniform, centres",
     "ends": "uniform, ends",
     "random": "random",
@@ -144,6 +146,7 @@ def compare(
         features = ClipFeatures(captioner, cache)
         settings = [
             *dial(captioner),
+            *counted(captioner),
             *rivals(features.of_frame, seed=seed, num_draws=num_draws),
             *budgets(captioner, KS),
         ]

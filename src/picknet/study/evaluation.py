@@ -17,7 +17,7 @@ from picknet.captioner import Captioner, NothingToCaption
 from picknet.data import BadData
 from picknet.data.split import Clip, Missing, Split
 from picknet.metrics import METRICS, Cider, Measured, Scores
-from picknet.picking.learned import PickNetPicker, RatePicker
+from picknet.picking.learned import CountedPicker, PickNetPicker, RatePicker
 from picknet.picking.picker import Picker
 from picknet.picking.plain import (
     AllPicker,
@@ -37,6 +37,7 @@ from picknet.video.frame import GLANCE_SIZE, Frame, middles
 PICKER_NAMES: dict[type, str] = {
     PickNetPicker: "picknet",
     RatePicker: "picknet",
+    CountedPicker: "picknet",
     UniformPicker: "uniform",
     RandomPicker: "random",
     KMeansPicker: "kmeans",

@@ -73,6 +73,11 @@ def dial(captioner: Captioner, *, spread: bool = True) -> list[Setting]:
     return [Setting("picknet", f"rate={rate:g}", (picker,), own=rate == 1) for rate, picker in pickers.items()]
 
 
+def counted(captioner: Captioner) -> list[Setting]:
+    """What `--k` picks."""
+    return [Setting("counted", f"k={k}", (captioner.counted_picker(k),)) for k in KS]
+
+
 def budgets(captioner: Captioner, sizes: Sequence[int]) -> list[Setting]:
     """What `picknet pick --budget` keeps."""
     return [Setting("budget", f"N={size}", (captioner.budget_picker(size),)) for size in sizes]
