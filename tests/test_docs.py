@@ -20,7 +20,8 @@ import picknet
 from picknet.captioner import load
 from picknet.cli import app, main
 from picknet.config import BadConfig, Config, load_config, parse_config
-from picknet.model.folder import DEFAULT_MODEL, SHIPPED
+from picknet.model.card import page
+from picknet.model.folder import DEFAULT_MODEL, SHIPPED, ModelFolder
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
@@ -309,6 +310,23 @@ def scores(text: str) -> dict[str, float]:
 def test_the_card_in_configs_has_the_scores_of_the_shipped_card() -> None:
     shipped = json.loads((SHIPPED / DEFAULT_MODEL / "card.json").read_text(encoding="utf-8"))
     assert {key: shipped[key] for key in CARD} == CARD
+
+
+@needs_the_model
+def test_the_model_card_in_markdown_says_what_its_json_says() -> None:
+    folder = ModelFolder(SHIPPED / DEFAULT_MODEL)
+    written = (folder.path / "README.md").read_text(encoding="utf-8")
+    place = folder.path.relative_to(ROOT).as_posix()
+    assert written == page(folder.card, folder.config, folder.vocabulary), f"picknet info --out {place}/README.md"
+
+
+def test_the_model_card_answers_what_people_ask() -> None:
+    assert CARD.keys() >= {
+        "intended_use", "out_of_scope", "trained_on", "data_terms", "metrics", "scores", "known_failures", "cost",
+        "licence",
+    }  # fmt: skip
+    assert CARD["data_terms"].keys() == CARD["trained_on"].keys() - {"policy"}
+    assert CARD["licence"].keys() == {"code", "weights", "data", "for a company"}
 
 
 @pytest.mark.parametrize(

@@ -326,6 +326,7 @@ def test_calibrate_prints_how_good_the_confidence_is_and_stores_it_in_the_card(
     ]
     kept = json.loads((model / "card.json").read_text())
     assert kept["trained_on"] == "nothing"
+    assert "| ece | 0.05 |" in (model / "README.md").read_text(encoding="utf-8")
     assert kept["confidence"] | {"bias": 0, "slope": 0} == {
         "bias": 0, "slope": 0, "good": "CIDEr above 0.5", "clips": 40, "good_clips": 20, "ece": 0.05, "auc": 1.0,
         "split": "folder all",

@@ -271,13 +271,14 @@ def calibrate(
 
     from picknet.captioner import NothingToCaption, load
     from picknet.data.split import Missing, load_split
-    from picknet.files import write_text, written_whole
+    from picknet.files import written_whole
     from picknet.model import confidence
+    from picknet.model.card import CARD, write_card
     from picknet.video.file import UnreadableVideo
 
     clips = load_split(data, dataset=dataset.value, split=split.value)
     captioner = load(model)
-    card = captioner.runtime.folder / "card.json"
+    card = captioner.runtime.folder / CARD
     with written_whole(card) as same:  # minutes before there is a new card, find out whether it can be written
         same.write_bytes(card.read_bytes())
     check_out(out)
@@ -294,7 +295,8 @@ def calibrate(
     references = {clip.name: clip.captions for clip in clips.clips if clip.name in captions}
     fitted = confidence.calibrate(captions, references)
     facts = {**fitted.as_json(), "split": f"{dataset.value} {split.value}"}
-    write_text(card, json.dumps(captioner.runtime.card | {"confidence": facts}, indent=2, ensure_ascii=False) + "\n")
+    runtime = captioner.runtime
+    write_card(runtime.folder, runtime.card | {"confidence": facts}, runtime.config, runtime.vocabulary)
     result = {"model": captioner.name, **facts}
     with opened(out) as write:
         if format is ResultFormat.text:
