@@ -154,6 +154,10 @@ def test_evaluate_records_the_change_of_scene_and_draws_examples(
     assert (content["picker"], content["k"], content["change"]) == ("scene", None, 12.5)
     with Image.open(tmp_path / "examples.png") as picture:
         assert (picture.format, picture.width) == ("PNG", 1600)
+        two = picture.height
+    code, _, _ = picknet("evaluate", *options, "--examples", tmp_path / "one.png", "--num-examples", 1)
+    with Image.open(tmp_path / "one.png") as picture:
+        assert (code, picture.height < two) == (0, True)
 
 
 @pytest.fixture

@@ -30,7 +30,6 @@ from picknet.cli.arguments import (
     PickerName,
     Quiet,
     ResultFormat,
-    Seed,
     SplitName,
     Style,
     check_numbers,
@@ -74,10 +73,13 @@ def evaluate(
     examples: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Draw 12 clips, evenly spread over the split, with picks and captions.",
+            metavar="FILE", help="Draw clips with their picks, captions and scores; --seed says which.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    num_examples: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Number of clips on --examples.", rich_help_panel=OUTPUT)
+    ] = 24,
     quiet: Quiet = False,
     model: Model = None,
     style: Style = None,
@@ -92,7 +94,9 @@ def evaluate(
     k: K = None,
     change: Change = None,
     frames: Frames = None,
-    seed: Seed = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Seed of random pickers, of the bootstrap and of --examples.")
+    ] = 0,
 ) -> None:  # fmt: skip
     """Score a model's captions against those written by people.
 
@@ -101,6 +105,7 @@ def evaluate(
       picknet evaluate --data msvd/
       picknet evaluate --data msvd/ --picker picknet --picker uniform --picker all --k 4
       picknet evaluate --data msvd/ --format json --captions captions.json --histograms picks.png
+      picknet evaluate --data msvd/ --examples examples.png --num-examples 24 --seed 0
 
     Scores are BLEU, ROUGE-L, METEOR and CIDEr, times 100, with 95 % intervals by bootstrap over clips.
     """
@@ -154,8 +159,10 @@ def evaluate(
         from picknet.show.page import save as save_image
         from picknet.show.sheet import example_sheet
 
-        chosen = evaluation.examples(rows[0], clips)
-        save_image(example_sheet([_strip(example, frames=rows[0].num_frames) for example in chosen]), examples)
+        drawn = evaluation.examples(rows[0], clips, count=num_examples, seed=seed)
+        title = f"{len(drawn)} of {many(rows[0].num_videos, 'clip')} of {dataset} {split}, drawn by seed {seed}"
+        strips = [_strip(example, frames=rows[0].num_frames) for example in drawn]
+        save_image(example_sheet(strips, title=f"{title} · {rows[0].label}"), examples)
     with opened(out) as write:
         if format is ResultFormat.text:
             write(_evaluation_text(rows, captions))
@@ -204,7 +211,7 @@ def _strip(example: "Example", *, frames: int) -> "Strip":
     with Video(example.clip.path) as video:
         thumbnails = [Thumbnail.of(frame) for frame in video.sample_evenly(count=frames) if frame.index in indices]
     facts = f"{example.clip.name} · CIDEr {example.cider:.0f}"
-    return Strip(thumbnails, example.caption.text, example.reference, facts)
+    return Strip(thumbnails, example.caption.text, example.references, facts)
 
 
 def _evaluation_text(rows: Sequence["Evaluation"], captions: Path | None) -> str:
