@@ -1,4 +1,4 @@
-# `make demo` captions the sample video, `make test` runs every check. Both install what they need into .venv.
+# `make demo` captions the sample videos, `make test` runs every check. Both install what they need into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
@@ -6,8 +6,8 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 .PHONY: demo test bench clean
 
 demo: .venv/base
-	$(BIN)/picknet caption samples/cockatoo.mp4 --sheet demo.png
-	@echo "The frames it came from: demo.png"
+	$(BIN)/picknet caption samples/*.mp4 --sheet demo
+	@echo "The frames they came from: demo/*.png"
 
 test: .venv/dev
 	$(BIN)/ruff check .
@@ -40,4 +40,4 @@ bench: .venv/bench
 	@touch $@
 
 clean:
-	rm -rf .venv demo.png build/benchmarks .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv demo build/benchmarks .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

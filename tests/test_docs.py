@@ -14,18 +14,21 @@ from typing import Any, NamedTuple
 
 import pytest
 import typer
+from PIL import Image, ImageChops
 
 import picknet
 from picknet.captioner import load
 from picknet.cli import app, main
 from picknet.config import BadConfig, Config, load_config, parse_config
-from picknet.model.folder import DEFAULT_MODEL, SHIPPED
+from picknet.model.card import page
+from picknet.model.folder import DEFAULT_MODEL, SHIPPED, ModelFolder
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 SAMPLE = Path("samples/cockatoo.mp4")
+SAMPLES = ROOT / "samples" / "README.md"
 
 every_document = pytest.mark.parametrize("document", DOCS, ids=lambda path: path.name)
 needs_the_model = pytest.mark.skipif(not (SHIPPED / DEFAULT_MODEL).is_dir(), reason="no model in the package yet")
@@ -99,9 +102,8 @@ load_once = functools.cache(load)
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with the sample at the path the documents use."""
-    (tmp_path / SAMPLE.parent).mkdir()
-    shutil.copy(ROOT / SAMPLE, tmp_path / SAMPLE)
+    """A working directory with the samples at the paths the documents use."""
+    shutil.copytree(ROOT / "samples", tmp_path / "samples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("picknet.captioner.load", load_once)
     return tmp_path
@@ -116,7 +118,7 @@ def test_commands_that_need_only_videos_run_and_print_the_output_shown(
     for video in options.get("videos") or [SAMPLE]:
         # The sample replaces the reader's own videos; a folder gets one copy.
         place = folder / video if Path(video).suffix else folder / video / "clip.mp4"
-        if not place.exists():
+        if not place.exists() and "*" not in video:
             place.parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / SAMPLE, place)
     with pytest.raises(SystemExit) as exit:
@@ -124,7 +126,22 @@ def test_commands_that_need_only_videos_run_and_print_the_output_shown(
     out, err = capsys.readouterr()
     assert (exit.value.code or 0, err) == (0, "")
     if line.output:
-        assert out.splitlines() == line.output
+        shown = f"$ picknet {shlex.join(line.arguments)}"
+        assert out.splitlines() == line.output, f"below {shown!r} the document should show:\n{out}"
+
+
+@needs_the_model
+def test_the_first_picture_of_the_readme_is_the_sheet_of_the_shipped_model(folder: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    picture = ROOT / re.search(r"!\[.*?\]\((docs/.+?\.png)\)", readme)[1]  # type: ignore[index]
+    with pytest.raises(SystemExit):
+        main(["caption", f"samples/{picture.stem}.mp4", "--sheet", "new.png"])
+    remedy = f"draw it again: picknet caption samples/{picture.stem}.mp4 --sheet docs/{picture.name}"
+    with Image.open("new.png") as new, Image.open(picture) as old:
+        assert new.size == old.size, remedy
+        difference = ImageChops.difference(new.convert("L"), old.convert("L")).histogram()
+    # Another decoder changes pixels a little; another pick or sentence changes thousands of them by a lot.
+    assert sum(difference[64:]) < 500, remedy
 
 
 @needs_the_model
@@ -228,6 +245,14 @@ def test_files_of_the_repository_that_are_named_exist(document: Path) -> None:
             assert (ROOT / span).exists(), span
 
 
+def test_every_sample_is_listed_with_its_licence_and_they_are_small() -> None:
+    text = SAMPLES.read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\S+\.mp4)` \|.*\| (CC0 1\.0|public domain) \|$", text, re.M)
+    files = sorted(SAMPLES.parent.glob("*.mp4"))
+    assert [name for name, _ in listed] == [file.name for file in files]
+    assert sum(file.stat().st_size for file in files) < 3_000_000
+
+
 def anchors(document: Path) -> set[str]:
     """The headings of a document as GitHub's anchors."""
     headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.M)
@@ -287,6 +312,23 @@ def test_the_card_in_configs_has_the_scores_of_the_shipped_card() -> None:
     assert {key: shipped[key] for key in CARD} == CARD
 
 
+@needs_the_model
+def test_the_model_card_in_markdown_says_what_its_json_says() -> None:
+    folder = ModelFolder(SHIPPED / DEFAULT_MODEL)
+    written = (folder.path / "README.md").read_text(encoding="utf-8")
+    place = folder.path.relative_to(ROOT).as_posix()
+    assert written == page(folder.card, folder.config, folder.vocabulary), f"picknet info --out {place}/README.md"
+
+
+def test_the_model_card_answers_what_people_ask() -> None:
+    assert CARD.keys() >= {
+        "intended_use", "out_of_scope", "trained_on", "data_terms", "metrics", "scores", "known_failures", "cost",
+        "licence",
+    }  # fmt: skip
+    assert CARD["data_terms"].keys() == CARD["trained_on"].keys() - {"policy"}
+    assert CARD["licence"].keys() == {"code", "weights", "data", "for a company"}
+
+
 @pytest.mark.parametrize(
     ("row", "key"),
     [("five folds", "msvd_folds"), ("MSVD, validation", "msvd_val"), ("MSR-VTT, 243", "msrvtt_val")],
@@ -308,7 +350,7 @@ def test_the_results_page_has_the_scores_of_the_card(key: str) -> None:
 
 @needs_the_model
 def test_the_readme_names_the_samples_that_the_shipped_picker_picks() -> None:
-    indices = [pick.index for pick in load_once().caption(ROOT / SAMPLE).picks]
+    indices = [pick.index for pick in load_once().caption(ROOT / "samples" / "board.mp4").picks]
     expected = f"samples {', '.join(map(str, indices[:-1]))} and {indices[-1]} of 30"
     assert expected in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 

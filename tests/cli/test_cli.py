@@ -59,10 +59,19 @@ def test_info_says_which_cider_is_greedy(picknet: Picknet, model_folder: Path, t
     assert "  msvd val: beam 5: CIDEr 108.2" in lines
     assert "  train clips: 1,200 used, 3 missing" in lines
     assert [line for line in lines if line and not line.startswith(" ")][1:] == [
-        "Model", "Training", "Scores", "Known failures", "More",
+        "Model", "Training", "Scores", "Known failures", "Licence", "More",
     ]  # fmt: skip
     assert lines[-3:] == ["", "More", "  colour: red"]
     assert "  - counts poorly" in lines
+
+
+def test_info_prints_the_model_card_in_markdown(picknet: Picknet, model_folder: Path, tmp_path: Path) -> None:
+    code, out, _ = picknet("info", model_folder, "--format", "markdown")
+    assert code == 0
+    assert out == (model_folder / "README.md").read_text(encoding="utf-8")  # export has written it
+    assert "| trained on | nothing |" in out
+    picknet("info", model_folder, "--out", tmp_path / "card.md")
+    assert (tmp_path / "card.md").read_text(encoding="utf-8") == out
 
 
 def test_info_shows_a_card_whatever_was_written_into_it(picknet: Picknet, model_folder: Path, tmp_path: Path) -> None:

@@ -158,6 +158,10 @@ def test_evaluate_records_the_change_of_scene_and_draws_examples(
     assert (content["picker"], content["k"], content["change"]) == ("scene", None, 12.5)
     with Image.open(tmp_path / "examples.png") as picture:
         assert (picture.format, picture.width) == ("PNG", 1600)
+        two = picture.height
+    code, _, _ = picknet("evaluate", *options, "--examples", tmp_path / "one.png", "--num-examples", 1)
+    with Image.open(tmp_path / "one.png") as picture:
+        assert (code, picture.height < two) == (0, True)
 
 
 @pytest.fixture
@@ -330,6 +334,7 @@ def test_calibrate_prints_how_good_the_confidence_is_and_stores_it_in_the_card(
     ]
     kept = json.loads((model / "card.json").read_text())
     assert kept["trained_on"] == "nothing"
+    assert "| ece | 0.05 |" in (model / "README.md").read_text(encoding="utf-8")
     assert kept["confidence"] | {"bias": 0, "slope": 0} == {
         "bias": 0, "slope": 0, "good": "CIDEr above 0.5", "clips": 40, "good_clips": 20, "ece": 0.05, "auc": 1.0,
         "split": "folder all",

@@ -132,3 +132,13 @@ def test_text_that_is_too_long_for_a_line_is_wrapped_or_shortened() -> None:
     short = shortened("a cat is playing with a ball", size=20, width=100)
     assert short.endswith("…")
     assert "a cat is playing with a ball".startswith(short[:-1])
+
+
+@pytest.mark.parametrize(("suffix", "limit"), [(".webp", "16,383"), (".jpg", "65,500")])
+def test_a_picture_that_is_too_high_for_its_format_is_refused(tmp_path: Path, suffix: str, limit: str) -> None:
+    path = tmp_path / f"sheet{suffix}"
+    message = rf"2 x 70000 pixels are too many for \w+, whose sides have at most {limit}; use .png"
+    with pytest.raises(PicknetError, match=message):
+        save(Image.new("RGB", (2, 70_000)), path)
+    assert not path.exists()
+    save(Image.new("RGB", (2, 70_000)), path.with_suffix(".png"))

@@ -110,18 +110,25 @@ def test_many_updates_continue_in_a_new_row() -> None:
 
 
 def test_examples_are_below_each_other_with_each_pick_framed() -> None:
-    one = Strip(frames(3), "a cat is playing", "a kitten plays", "vid1 · CIDEr 120")
+    one = Strip(frames(3), "a cat is playing", ["a kitten plays"], "vid1 · CIDEr 120")
     single, sheet = example_sheet([one]), example_sheet([one] * 12)
     # A strip repeats twelve times with eleven gaps of 56 between; the margins of 40 do not.
     assert sheet.height == 12 * (single.height - 80) + 11 * 56 + 80
     assert is_colour(single, ORANGE).sum() == pytest.approx(3 * is_colour(example_sheet(
-        [Strip(frames(1), "a", "b", "c")]), ORANGE).sum(), rel=0.01)  # fmt: skip
+        [Strip(frames(1), "a", ["b"], "c")]), ORANGE).sum(), rel=0.01)  # fmt: skip
+
+
+def test_an_example_has_a_line_for_each_human_caption_and_the_sheet_its_title() -> None:
+    one, three = (example_sheet([Strip(frames(2), "a", ["b"] * count, "c")]) for count in (1, 3))
+    assert three.height == one.height + 2 * (round(28 * 1.3) + 4)
+    titled = example_sheet([Strip(frames(2), "a", ["b"], "c")], title="2 of 9 clips")
+    assert titled.height == one.height + round(28 * 1.3) + 56
 
 
 def test_many_picks_of_an_example_continue_in_a_new_row() -> None:
-    ten, eleven = (example_sheet([Strip(frames(count), "a", "b", "c")]) for count in (10, 11))
+    ten, eleven = (example_sheet([Strip(frames(count), "a", ["b"], "c")]) for count in (10, 11))
     assert eleven.height > ten.height
-    tall = example_sheet([Strip(frames(2, width=90, height=160), "a", "b", "c")])
+    tall = example_sheet([Strip(frames(2, width=90, height=160), "a", ["b"], "c")])
     assert np.ptp(np.flatnonzero(is_colour(tall, ORANGE).any(axis=1))) <= 200
 
 

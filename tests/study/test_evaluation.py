@@ -188,22 +188,29 @@ def test_without_a_picknet_row_there_is_no_relative_time() -> None:
     assert comparison_table([row("uniform", {"k": 6.0}, 1.0, 5.0, None, (0,))]).splitlines()[-1].endswith("|    – |")
 
 
-def test_examples_are_evenly_spaced_clips_whatever_they_score() -> None:
-    # 30 captioned clips and one that cannot be read: of 30, places 1, 3, 6, 8, 11 … (2.5 apart, from 1.25 on).
+def test_examples_are_drawn_by_the_hash_of_seed_and_name_whatever_they_score() -> None:
     names = [f"clip{number}" for number in range(30)]
     captions = {name: caption("a cat", [0]) for name in names}
     result = dataclasses.replace(row("all", {}, 1.0, 1.0, None, ()), captions=captions)
     clips = [Clip(name, Path(name), ("a cat",)) for name in names]
     clips.insert(5, Clip("unreadable", Path("x"), ("a cat",)))
-    chosen = examples(result, Split("msvd", "val", tuple(clips), ()))
-    assert [example.clip.name for example in chosen] == [
-        f"clip{place}" for place in (1, 3, 6, 8, 11, 13, 16, 18, 21, 23, 26, 28)
-    ]
+    split = Split("msvd", "val", tuple(clips), ())
+
+    def drawn(result: Evaluation, **options: int) -> list[str]:
+        return [example.clip.name for example in examples(result, split, **options)]
+
+    # printf 0:clip7 | sha256sum, and so on
+    expected = ["clip1", "clip10", "clip13", "clip24"]
+    assert drawn(result, count=4) == expected
+    assert drawn(result, count=4, seed=1) == ["clip3", "clip10", "clip13", "clip26"]
     few = dataclasses.replace(result, captions=dict(list(captions.items())[:2]))
-    assert [one.clip.name for one in examples(few, Split("msvd", "val", tuple(clips), ()))] == ["clip0", "clip1"]
+    assert drawn(few, count=4) == ["clip0", "clip1"]
+    # A clip that is missing on another machine gives its place to the next one; the others stay.
+    missing = {name: one for name, one in captions.items() if name != expected[1]}
+    assert set(expected) - set(drawn(dataclasses.replace(result, captions=missing), count=4)) == {expected[1]}
 
 
-def test_an_example_has_its_cider_and_the_most_similar_human_caption() -> None:
+def test_an_example_has_its_cider_and_the_most_similar_human_caption_before_others() -> None:
     clips = (
         Clip("vid1", Path("vid1.mp4"), ("Somebody rides.", "A man is riding a horse!", "a horse")),
         Clip("vid2", Path("vid2.mp4"), ("two dogs are running", "dogs")),
@@ -213,8 +220,8 @@ def test_an_example_has_its_cider_and_the_most_similar_human_caption() -> None:
         "vid2": caption("a cat"),
     }
     result = dataclasses.replace(row("all", {}, 1.0, 1.0, None, ()), captions=captions)
-    hit, miss = examples(result, Split("msvd", "val", clips, ()))
-    assert hit.reference == "A man is riding a horse!"
+    hit, miss = examples(result, Split("msvd", "val", clips, ()), count=2)
+    assert hit.references == ("A man is riding a horse!", "Somebody rides.", "a horse")
     references = {
         "vid1": [["somebody", "rides"], ["a", "man", "is", "riding", "a", "horse"], ["a", "horse"]],
         "vid2": [["two", "dogs", "are", "running"], ["dogs"]],
@@ -222,7 +229,7 @@ def test_an_example_has_its_cider_and_the_most_similar_human_caption() -> None:
     said = {"vid1": ["a", "man", "is", "riding", "a", "horse"]}
     assert hit.cider == pytest.approx(100 * cider(said, references))
     assert miss.cider == 0.0
-    assert miss.reference in clips[1].captions
+    assert set(miss.references) == set(clips[1].captions)
 
 
 def test_a_result_cannot_be_changed() -> None:

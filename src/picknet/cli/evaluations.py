@@ -30,7 +30,6 @@ from picknet.cli.arguments import (
     PickerName,
     Quiet,
     ResultFormat,
-    Seed,
     SplitName,
     Style,
     check_numbers,
@@ -92,10 +91,13 @@ def evaluate(
     examples: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Draw 12 clips, evenly spread over the split, with picks and captions.",
+            metavar="FILE", help="Draw clips with their picks, captions and scores; --seed says which.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    num_examples: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Number of clips on --examples.", rich_help_panel=OUTPUT)
+    ] = 24,
     quiet: Quiet = False,
     model: Model = None,
     style: Style = None,
@@ -111,7 +113,9 @@ def evaluate(
     k: K = None,
     change: Change = None,
     frames: Frames = None,
-    seed: Seed = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Seed of random pickers, of the bootstrap and of --examples.")
+    ] = 0,
 ) -> None:  # fmt: skip
     """Score a model's captions against those written by people.
 
@@ -120,6 +124,7 @@ def evaluate(
       picknet evaluate --data msvd/
       picknet evaluate --data msvd/ --picker picknet --picker picknet:4 --picker uniform:4 --picker all
       picknet evaluate --data msvd/ --format json --captions captions.json --histograms picks.png
+      picknet evaluate --data msvd/ --examples examples.png --num-examples 24 --seed 0
 
     Scores are BLEU, ROUGE-L, METEOR and CIDEr, times 100, with 95 % intervals by bootstrap over clips.
     """
@@ -173,8 +178,10 @@ def evaluate(
         from picknet.show.page import save as save_image
         from picknet.show.sheet import example_sheet
 
-        chosen = evaluation.examples(rows[0], clips)
-        save_image(example_sheet([_strip(example, frames=rows[0].num_frames) for example in chosen]), examples)
+        drawn = evaluation.examples(rows[0], clips, count=num_examples, seed=seed)
+        title = f"{len(drawn)} of {many(rows[0].num_videos, 'clip')} of {dataset} {split}, drawn by seed {seed}"
+        strips = [_strip(example, frames=rows[0].num_frames) for example in drawn]
+        save_image(example_sheet(strips, title=f"{title} · {rows[0].label}"), examples)
     with opened(out) as write:
         if format is ResultFormat.text:
             write(_evaluation_text(rows, captions))
@@ -231,7 +238,7 @@ def _strip(example: "Example", *, frames: int) -> "Strip":
     with Video(example.clip.path) as video:
         thumbnails = [Thumbnail.of(frame) for frame in video.sample_evenly(count=frames) if frame.index in indices]
     facts = f"{example.clip.name} · CIDEr {example.cider:.0f}"
-    return Strip(thumbnails, example.caption.text, example.reference, facts)
+    return Strip(thumbnails, example.caption.text, example.references, facts)
 
 
 def _evaluation_text(rows: Sequence["Evaluation"], captions: Path | None) -> str:
@@ -298,13 +305,14 @@ def calibrate(
 
     from picknet.captioner import NothingToCaption, load
     from picknet.data.split import Missing, load_split
-    from picknet.files import write_text, written_whole
+    from picknet.files import written_whole
     from picknet.model import confidence
+    from picknet.model.card import CARD, write_card
     from picknet.video.file import UnreadableVideo
 
     clips = load_split(data, dataset=dataset.value, split=split.value)
     captioner = load(model)
-    card = captioner.runtime.folder / "card.json"
+    card = captioner.runtime.folder / CARD
     with written_whole(card) as same:  # minutes before there is a new card, find out whether it can be written
         same.write_bytes(card.read_bytes())
     check_out(out)
@@ -321,7 +329,8 @@ def calibrate(
     references = {clip.name: clip.captions for clip in clips.clips if clip.name in captions}
     fitted = confidence.calibrate(captions, references)
     facts = {**fitted.as_json(), "split": f"{dataset.value} {split.value}"}
-    write_text(card, json.dumps(captioner.runtime.card | {"confidence": facts}, indent=2, ensure_ascii=False) + "\n")
+    runtime = captioner.runtime
+    write_card(runtime.folder, runtime.card | {"confidence": facts}, runtime.config, runtime.vocabulary)
     result = {"model": captioner.name, **facts}
     with opened(out) as write:
         if format is ResultFormat.text:

@@ -5,16 +5,30 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from picknet.cli.arguments import Out, OutputFormat, Quiet, ResultFormat
-from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened
+from picknet.cli.arguments import OUTPUT, Out, Quiet
+from picknet.cli.output import check_out, format_for, opened
 
-Rows = list[tuple[str, str]]
-BULLET = "-"
-"""The name of a row that is one of a list."""
+
+class InfoFormat(StrEnum):
+    text = "text"
+    json = "json"
+    jsonl = "jsonl"
+    csv = "csv"
+    markdown = "markdown"
+
+
+SUFFIXES: dict[str, tuple[InfoFormat, ...]] = {
+    ".txt": (InfoFormat.text,),
+    ".json": (InfoFormat.json, InfoFormat.jsonl),
+    ".jsonl": (InfoFormat.jsonl, InfoFormat.json),
+    ".csv": (InfoFormat.csv,),
+    ".md": (InfoFormat.markdown,),
+}
 
 
 def info(
@@ -26,16 +40,23 @@ def info(
             show_default="msvd, shipped",
         ),
     ] = None,
-    format: OutputFormat = None,
+    format: Annotated[
+        InfoFormat | None,
+        typer.Option(
+            "--format", "-f", metavar="FORMAT", show_default="text, or by the suffix of --out",
+            help="text, json or jsonl, csv, or markdown: the model card.", rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     out: Out = None,
     quiet: Quiet = False,
-) -> None:
-    """Show a model's size, training and scores."""
-    format = format_for(out, format, RESULT_SUFFIXES, default=ResultFormat.text)
+) -> None:  # fmt: skip
+    """Show a model's size, training, scores and limits."""
+    format = format_for(out, format, SUFFIXES, default=InfoFormat.text)
     check_out(out)
 
     from picknet.captioner import load
     from picknet.config import flat
+    from picknet.model import card
     from picknet.timeline import csv_row
 
     captioner = load(model)
@@ -53,10 +74,12 @@ def info(
         "card": runtime.card,
     }
     with opened(out) as write:
-        if format is ResultFormat.text:
+        if format is InfoFormat.text:
             width = shutil.get_terminal_size().columns if out is None and sys.stdout.isatty() else None
             write("".join(f"{line}\n" for line in _page(facts, width=width)))
-        elif format is ResultFormat.csv:
+        elif format is InfoFormat.markdown:
+            write(card.page(runtime.card, settings, runtime.vocabulary))
+        elif format is InfoFormat.csv:
             rows = [("name", "value"), *flat(facts).items()]
             write("".join(csv_row(*row) for row in rows))
         else:
@@ -65,34 +88,22 @@ def info(
 
 def _page(facts: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
     """The facts for people, one section after another. width: columns of the terminal; None: lines are not wrapped."""
-    card = dict(facts["card"])
-    description = card.pop("description", None)
+    from picknet.model.card import BULLET, sections
+
+    description = facts["card"].get("description")
     yield f"{facts['model']}: {description}" if description else facts["model"]
-    sections: dict[str, Rows] = {
-        "Model": [
-            ("folder", facts["folder"]),
-            ("size", f"{facts['bytes'] / 1e6:.1f} MB ({facts['bytes']:,} bytes)"),
-            ("words", f"{facts['vocabulary']:,}"),
-            ("styles", ", ".join(["its own", *facts["styles"]])),
-            ("sampled frames", f"{facts['num_frames']} of a video"),
-            ("CNN", f"{facts['cnn']}, {facts['image_size']} x {facts['image_size']} pixels"),
-            ("beam", str(facts["beam"])),
-            *(_rows("licence", card.pop("licence")) if "licence" in card else ()),
-        ]
-    }
-    known = {
-        "Training": ("trained_on", "recipe", "picker", "clips", "stages"),
-        "Scores": ("scores",),
-        "Confidence": ("confidence",),
-        "Known failures": ("known_failures",),
-        "Versions": ("versions",),
-    }
-    for title, names in known.items():
-        rows = [row for name in names if name in card for row in _rows(name, card.pop(name))]
-        sections[title] = rows
-    sections["More"] = [row for name, value in card.items() for row in _rows(name, value)]
-    indent = 2 + max(len(name) for rows in sections.values() for name, _ in rows)
-    for title, rows in sections.items():
+    model = [
+        ("folder", facts["folder"]),
+        ("size", f"{facts['bytes'] / 1e6:.1f} MB ({facts['bytes']:,} bytes)"),
+        ("words", f"{facts['vocabulary']:,}"),
+        ("styles", ", ".join(["its own", *facts["styles"]])),
+        ("sampled frames", f"{facts['num_frames']} of a video"),
+        ("CNN", f"{facts['cnn']}, {facts['image_size']} x {facts['image_size']} pixels"),
+        ("beam", str(facts["beam"])),
+    ]
+    page = {"Model": model, **sections(facts["card"])}
+    indent = 2 + max(len(name) for rows in page.values() for name, _ in rows)
+    for title, rows in page.items():
         if rows:
             yield ""
             yield title
@@ -100,41 +111,3 @@ def _page(facts: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
             hang = 2 if name == BULLET else indent
             line = f"  {name:{hang}}{value}"
             yield from textwrap.wrap(line, width, subsequent_indent=" " * (hang + 2)) if width else [line]
-
-
-def _rows(name: str, value: Any) -> Rows:
-    """What a card says under a name, as names and values."""
-    if name == "stages" and isinstance(value, dict):
-        return [(stage, _stage(stage, facts)) for stage, facts in value.items()]
-    if name == "clips" and isinstance(value, dict):
-        return [(f"{split} clips", _clips(facts)) for split, facts in value.items()]
-    if isinstance(value, dict):
-        return [(_words(key), _text(one)) for key, one in value.items()]
-    if isinstance(value, list):
-        return [(BULLET, _text(one)) for one in value]
-    return [(_words(name), _text(value))]
-
-
-def _stage(stage: str, facts: Any) -> str:
-    """Validation during training is greedy; the scores below it use a beam."""
-    if not isinstance(facts, dict):
-        return _text(facts)
-    frames = "{} evenly spaced frames a clip" if stage == "supervision" else "{} picks a clip"
-    labels = {"epoch": "best epoch {}", "val_cider": "validation CIDEr {} (greedy)", "val_picks": frames}
-    return ", ".join(
-        labels[name].format(value) if name in labels else f"{_words(name)} {value}" for name, value in facts.items()
-    )
-
-
-def _clips(facts: Any) -> str:
-    if not isinstance(facts, dict) or not all(isinstance(facts.get(name), int) for name in ("used", "missing")):
-        return _text(facts)
-    return f"{facts['used']:,} used, {facts['missing']:,} missing"
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -42,6 +42,8 @@ FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
     ".webp": ("WEBP", {"quality": 90}),
 }
 """File suffix -> Pillow's name of the format and its options."""
+MAX_SIDES = {"JPEG": 65_500, "WEBP": 16_383}
+"""Pixels that a side may have in formats with a limit."""
 
 Words = Sequence[tuple[str, str]]
 """Words with their colours."""
@@ -97,6 +99,9 @@ def save(image: Image.Image, path: str | os.PathLike[str]) -> None:
     if suffix not in FORMATS:
         raise BadFigure(f"{path}: no picture format {suffix or 'without a suffix'} (possible: {', '.join(FORMATS)})")
     name, options = FORMATS[suffix]
+    if max(image.size) > MAX_SIDES.get(name, max(image.size)):
+        size, limit = f"{image.width} x {image.height}", f"{MAX_SIDES[name]:,}"
+        raise BadFigure(f"{path}: {size} pixels are too many for {name}, whose sides have at most {limit}; use .png")
     with written_whole(path) as temporary:
         content = io.BytesIO()  # writing to a file, Pillow's JPEG encoder would ignore a full disk
         image.save(content, format=name, **options)

@@ -165,19 +165,20 @@ def _coloured_changes(before: str, now: str) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Strip:
-    """A clip on the example sheet: its picked frames, the caption, a human caption and a note."""
+    """A clip on the example sheet: its picked frames, the caption, human captions and a note."""
 
     frames: Sequence[Picture]
     text: str
-    reference: str
+    references: Sequence[str]
     note: str
 
 
-def example_sheet(strips: Sequence[Strip]) -> Image.Image:
-    """One clip below the other: its picks beside each other, the caption, and a human caption beneath."""
+def example_sheet(strips: Sequence[Strip], *, title: str = "") -> Image.Image:
+    """One clip below the other: its picks beside each other, the caption, and human captions beneath."""
     if not strips:
         raise BadFigure("an example sheet needs at least one clip")
-    return page(below([_strip(strip) for strip in strips], 56, centred=True))
+    heading = [paragraph(coloured(title, GREY), size=28, width=INNER_WIDTH)] if title else []
+    return page(below([*heading, *map(_strip, strips)], 56, centred=True))
 
 
 def _strip(strip: Strip) -> Image.Image:
@@ -193,7 +194,7 @@ def _strip(strip: Strip) -> Image.Image:
         rows.append(beside(tiles, GAP))
     words = [
         paragraph(coloured(strip.text, INK), size=36, width=INNER_WIDTH),
-        paragraph(coloured(strip.reference, GREY), size=28, width=INNER_WIDTH),
+        *(paragraph(coloured(reference, GREY), size=28, width=INNER_WIDTH) for reference in strip.references),
         paragraph(coloured(strip.note, GREY), size=20, width=INNER_WIDTH),
     ]
     return below([*rows, below(words, 4)], 10, centred=True)

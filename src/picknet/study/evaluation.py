@@ -4,6 +4,7 @@
 >>> evaluate(picknet.load(), split, picker=UniformPicker(4)).scores.cider
 """
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ from picknet.results import Caption
 from picknet.study.bootstrap import Interval, interval, resamples
 from picknet.text import tokenise
 from picknet.video.file import UnreadableVideo
-from picknet.video.frame import GLANCE_SIZE, Frame, middles
+from picknet.video.frame import GLANCE_SIZE, Frame
 
 PICKER_NAMES: dict[type, str] = {
     PickNetPicker: "picknet",
@@ -212,32 +213,40 @@ def score_text(value: float | None, ends: Interval | None = None) -> str:
 
 @dataclass(frozen=True)
 class Example:
-    """A clip's caption beside the most similar one written by a person."""
+    """A clip's caption beside some that people wrote."""
 
     clip: Clip
     caption: Caption
-    reference: str
-    """The human caption that is most similar to it."""
+    references: tuple[str, ...]
+    """The human caption that is most similar to it, then the first others of the clip."""
     cider: float
     """Of the caption against all human captions of the clip, ×100."""
 
 
-def examples(evaluation: Evaluation, split: Split, *, count: int = 12) -> list[Example]:
-    """Clips of an evaluated split, good and bad alike, chosen by a rule: of n captioned clips in the split's order
-    those at ⌊(i + ½) n / count⌋, or all clips if there are fewer."""
+NUM_REFERENCES = 3
+
+
+def examples(evaluation: Evaluation, split: Split, *, count: int, seed: int = 0) -> list[Example]:
+    """Clips of an evaluated split, good and bad alike, in the split's order; all of them if there are fewer.
+
+    They are drawn by a rule: those whose "seed:name" have the lowest SHA-256. So neither its caption decides whether a
+    clip is drawn, nor, but for the last few, which other clips are missing.
+    """
     clips = [clip for clip in split.clips if clip.name in evaluation.captions]
+    drawn = sorted(clips, key=lambda clip: hashlib.sha256(f"{seed}:{clip.name}".encode()).digest())[:count]
     documents = {clip.name: [tokenise(caption) for caption in clip.captions] for clip in clips}
     scorer = Cider(documents)
-    chosen = []
-    for clip in (clips[position] for position in middles(len(clips), count)):
+    found = []
+    for clip in (clip for clip in clips if clip in drawn):
         caption = evaluation.captions[clip.name]
         words = tokenise(caption.text)
         # Each human caption alone, as if it were the only reference of a clip.
         alone = {str(number): [tokens] for number, tokens in enumerate(documents[clip.name])}
         similarity = Cider(alone, document_frequencies_from=documents).scores(list(alone), [words] * len(alone))
-        reference = clip.captions[int(similarity.argmax())]
-        chosen.append(Example(clip, caption, reference, 100 * scorer.score({clip.name: words})[clip.name]))
-    return chosen
+        references = dict.fromkeys((clip.captions[int(similarity.argmax())], *clip.captions))
+        cider = 100 * scorer.score({clip.name: words})[clip.name]
+        found.append(Example(clip, caption, tuple(references)[:NUM_REFERENCES], cider))
+    return found
 
 
 def comparison_table(rows: Sequence[Evaluation]) -> str:

@@ -5,7 +5,6 @@ policy.safetensors, so that training and inference share one copy of every weigh
 """
 
 import contextlib
-import json
 import logging
 import secrets
 import shutil
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from picknet.config import Config, ModelConfig, load_config, to_toml
 from picknet.files import UnwritableFile, write_text, written_whole
+from picknet.model.card import write_card
 from picknet.model.folder import POLICY_WEIGHTS, WEIGHTS, BadModel, tensor_spans, weights_of
 from picknet.picking.learned import CODE_SIZE, NUM_PICKED, NUM_RECENT, OUTLINE_SIZE, STATE_SIZE
 from picknet.text import Vocabulary
@@ -52,7 +52,7 @@ def export(
             (building / part).write_bytes(save(tensors))
         vocabulary.save(building / "words.txt")
         write_text(building / "config.toml", to_toml(config))
-        write_text(building / "card.json", json.dumps(card or {}, indent=2, ensure_ascii=False) + "\n")
+        write_card(building, card or {}, config, vocabulary)
         _export_graphs(network, config.model, building)
         building.chmod(0o755)
         _replace(target, building)

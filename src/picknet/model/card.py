@@ -1,0 +1,125 @@
+"""The model card: facts for people in `card.json`, and the same as a page in Markdown beside it.
+
+The page has the form of "Model Cards for Model Reporting" (Mitchell et al., 2019). It says nothing that is not in
+`card.json` or the settings, and `write_card` writes both files, so that they cannot disagree.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from picknet.config import Config
+from picknet.files import write_text
+from picknet.text import Vocabulary
+
+CARD = "card.json"
+PAGE = "README.md"
+Rows = list[tuple[str, str]]
+BULLET = "-"
+"""The name of a row that is one of a list."""
+
+SECTIONS: Mapping[str, Sequence[str]] = {
+    "Intended use": ("intended_use",),
+    "Out-of-scope use": ("out_of_scope",),
+    "Training": ("trained_on", "recipe", "picker", "clips", "stages"),
+    "Terms of the data": ("data_terms",),
+    "Scores": ("metrics", "scores"),
+    "Confidence": ("confidence",),
+    "Known failures": ("known_failures",),
+    "Cost": ("cost",),
+    "Licence": ("licence",),
+    "Versions": ("versions",),
+}
+"""What belongs under each heading, by its name in `card.json`."""
+EXPECTED = ("Intended use", "Out-of-scope use", "Training", "Terms of the data", "Scores", "Known failures", "Licence")
+"""Headings that the page has even where nothing is stated, so that the gap can be seen."""
+
+
+def write_card(folder: Path, card: Mapping[str, Any], config: Config, vocabulary: Vocabulary) -> None:
+    """Write `card.json` and its page into a model folder."""
+    write_text(folder / CARD, json.dumps(card, indent=2, ensure_ascii=False) + "\n")
+    write_text(folder / PAGE, page(card, config, vocabulary))
+
+
+def page(card: Mapping[str, Any], config: Config, vocabulary: Vocabulary) -> str:
+    """The model card in Markdown."""
+    model = [
+        ("CNN", f"{config.model.cnn}, {config.model.image_size} × {config.model.image_size} pixels"),
+        ("sampled frames", f"{config.video.num_frames} of a video"),
+        ("words", f"{len(vocabulary):,}"),
+        ("styles", ", ".join(["its own", *vocabulary.styles])),
+        ("beam", str(config.beam)),
+    ]
+    parts = ["# Model card", str(card.get("description", "Not described.")), "## Model", _table(model)]
+    for title, rows in sections(card).items():
+        if rows:
+            parts += [f"## {title}", *_blocks(rows)]
+        elif title in EXPECTED:
+            parts += [f"## {title}", "Not stated."]
+    parts.append(f"Written by picknet from `{CARD}` and `config.toml` in this folder.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _blocks(rows: Rows) -> list[str]:
+    bullets = [f"- {value}" for name, value in rows if name == BULLET]
+    named = [row for row in rows if row[0] != BULLET]
+    return [block for block in (_table(named) if named else "", "\n".join(bullets)) if block]
+
+
+def _table(rows: Rows) -> str:
+    lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in rows]
+    return "\n".join(["| | |", "|---|---|", *lines])
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+# --- The facts as names and values ---
+
+
+def sections(card: Mapping[str, Any]) -> dict[str, Rows]:
+    """The facts of a card but for its description, under headings; those that nobody expected under the last one."""
+    found = {title: [row for name in names if name in card for row in _rows(name, card[name])]
+             for title, names in SECTIONS.items()}  # fmt: skip
+    placed = {"description", *(name for names in SECTIONS.values() for name in names)}
+    return found | {"More": [row for name, value in card.items() if name not in placed for row in _rows(name, value)]}
+
+
+def _rows(name: str, value: Any) -> Rows:
+    """What a card says under a name, as names and values."""
+    if name == "stages" and isinstance(value, dict):
+        return [(stage, _stage(stage, facts)) for stage, facts in value.items()]
+    if name == "clips" and isinstance(value, dict):
+        return [(f"{split} clips", _clips(facts)) for split, facts in value.items()]
+    if isinstance(value, dict):
+        return [(_words(key), _text(one)) for key, one in value.items()]
+    if isinstance(value, list):
+        return [(BULLET, _text(one)) for one in value]
+    return [(_words(name), _text(value))]
+
+
+def _stage(stage: str, facts: Any) -> str:
+    """Validation during training is greedy; the scores below it use a beam."""
+    if not isinstance(facts, dict):
+        return _text(facts)
+    frames = "{} evenly spaced frames a clip" if stage == "supervision" else "{} picks a clip"
+    labels = {"epoch": "best epoch {}", "val_cider": "validation CIDEr {} (greedy)", "val_picks": frames}
+    return ", ".join(
+        labels[name].format(value) if name in labels else f"{_words(name)} {value}" for name, value in facts.items()
+    )
+
+
+def _clips(facts: Any) -> str:
+    if not isinstance(facts, dict) or not all(isinstance(facts.get(name), int) for name in ("used", "missing")):
+        return _text(facts)
+    return f"{facts['used']:,} used, {facts['missing']:,} missing"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

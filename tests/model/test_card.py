@@ -1,0 +1,57 @@
+"""The model card as a page: what is in card.json is on it, and what is missing is said."""
+
+import json
+from pathlib import Path
+
+from picknet.config import Config, parse_config
+from picknet.model.card import page, sections, write_card
+from picknet.text import SPECIAL_WORDS, Vocabulary
+
+WORDS = Vocabulary((*SPECIAL_WORDS, "a", "cat", "[msrvtt]"))
+CONFIG: Config = parse_config("", ["beam=3", "video.num_frames=12"])
+
+
+def section(text: str, title: str) -> str:
+    """What is below a heading."""
+    return text.split(f"\n## {title}\n\n")[1].split("\n\n## ")[0]
+
+
+def test_lists_become_bullets_and_names_with_values_tables() -> None:
+    card = {
+        "description": "A test.",
+        "out_of_scope": ["people", "screens"],
+        "scores": {"msvd_val": "CIDEr 108.4 (84.3 … 134.5)"},
+        "stages": {"supervision": {"epoch": 9, "val_cider": 96.18}},
+        "licence": {"code": "Apache-2.0"},
+        "colour": "red | blue\ngreen",
+    }
+    text = page(card, CONFIG, WORDS)
+    assert text.startswith("# Model card\n\nA test.\n\n## Model\n")
+    assert "| sampled frames | 12 of a video |\n| words | 7 |\n| styles | its own, msrvtt |\n| beam | 3 |" in text
+    assert section(text, "Out-of-scope use") == "- people\n- screens"
+    assert section(text, "Scores") == "| | |\n|---|---|\n| msvd val | CIDEr 108.4 (84.3 … 134.5) |"
+    assert "| supervision | best epoch 9, validation CIDEr 96.18 (greedy) |" in section(text, "Training")
+    assert "| colour | red \\| blue green |" in section(text, "More")
+
+
+def test_what_a_card_should_have_and_has_not_is_said() -> None:
+    text = page({}, CONFIG, WORDS)
+    headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
+    assert headings == [
+        "Model", "Intended use", "Out-of-scope use", "Training", "Terms of the data", "Scores", "Known failures",
+        "Licence",
+    ]  # fmt: skip
+    assert all(section(text, title).startswith("Not stated.") for title in headings[1:])
+
+
+def test_every_fact_of_a_card_has_a_place() -> None:
+    names = ("intended_use", "data_terms", "metrics", "confidence", "cost", "versions", "anything")
+    values = [value for rows in sections({name: f"the {name}" for name in names}).values() for _, value in rows]
+    assert sorted(values) == sorted(f"the {name}" for name in names)
+
+
+def test_the_card_and_its_page_are_written_together(tmp_path: Path) -> None:
+    card = {"description": "Größe", "known_failures": ["counts poorly"]}
+    write_card(tmp_path, card, CONFIG, WORDS)
+    assert json.loads((tmp_path / "card.json").read_text(encoding="utf-8")) == card
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == page(card, CONFIG, WORDS)
