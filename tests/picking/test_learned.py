@@ -14,6 +14,7 @@ from picknet.picking.learned import (
     CODE_SIZE,
     DARK,
     FIRST_CHARGE,
+    GAIN,
     LEAK,
     LEAST_RATE,
     LEAST_WAIT,
@@ -90,12 +91,12 @@ def picks(values, **settings):
 
 
 def charged(rate, num_frames, wait=3):
-    """The picks of a constant rate, with a leak after the first."""
+    """The picks of a constant rate, with a gain, and a leak after the first."""
     charge, found = 0.5, []
     for t in range(num_frames):
         if found:
-            charge = 0.5 + 0.8 * (charge - 0.5)
-        charge += rate
+            charge = 0.5 + 0.5 * (charge - 0.5)
+        charge += 3 * rate
         if charge >= 1 and t - (found or [-1])[-1] >= wait:
             found.append(t)
             charge = min(charge - 1, 0.5)
@@ -103,38 +104,38 @@ def charged(rate, num_frames, wait=3):
 
 
 def test_a_constant_probability_gives_a_stride():
-    assert (FIRST_CHARGE, LEAST_WAIT, LEAK) == (0.5, 3, 0.2)
-    # 0.5 + 0.22 n is above 1 with frame 2, which leaves 0.16. From there on a fifth of the distance to 0.5 is lost with
-    # every frame: 0.448, 0.678, 0.863, 1.010 with frame 6, …
-    assert picks([22] * 24) == charged(0.22, 24)
-    assert picks([22] * 8) == [2, 6]
+    assert (FIRST_CHARGE, LEAST_WAIT, LEAK, GAIN) == (0.5, 3, 0.5, 3)
+    # 0.5 + 0.3 n is above 1 with frame 1, but that is too soon; frame 2 leaves 0.4. From there on half of the distance
+    # to 0.5 is lost with every frame: 0.75, 0.925, 1.0125 with frame 5, and 0.556, 0.828, 0.964, 1.032 with frame 9, …
+    assert picks([10] * 24) == charged(0.1, 24)
+    assert picks([10] * 10) == [2, 5, 9]
     # p = ½ is a rate of 1: always full, so every third frame is picked.
     assert picks([100] * 7) == [2, 5]
 
 
 def test_the_dial_multiplies_the_rate_and_divides_the_least_wait():
-    assert picks([22] * 24, rate=0.5) == charged(0.11, 24, wait=6) == [5, 18]
-    assert picks([40] * 24, rate=0.5) == charged(0.2, 24, wait=6)
+    assert picks([20] * 24, rate=0.5) == charged(0.1, 24, wait=6)
+    assert picks([10] * 24, rate=0.5) == charged(0.05, 24, wait=6) == [5]
     assert picks([50] * 24, rate=2) == charged(1, 24, wait=1.5) == [*range(1, 24, 2)]
     assert picks([50] * 24, rate=4) == [*range(24)]
 
 
 def test_what_hardly_charges_is_looked_at_once_and_then_leaks_away():
-    # Before the first pick nothing leaks: 0.5 + 7 · 0.08 is above 1. Then the charge tends to 0.5 + 0.08 / 0.2 = 0.9,
+    # Before the first pick nothing leaks: 0.5 + 3 · 0.24 is above 1. Then the charge tends to 0.5 + 0.24 / 0.5 = 0.98,
     # and is never full again.
-    assert picks([8] * 500) == [6]
-    # 0.5 + 0.11 / 0.2 = 1.05: just enough.
-    assert len(picks([11] * 500)) > 20
+    assert picks([8] * 500) == [2]
+    # 0.5 + 0.27 / 0.5 = 1.04: just enough.
+    assert len(picks([9] * 500)) > 20
 
 
 def test_no_more_than_the_first_charge_is_left_after_a_pick():
-    # Frames 0 and 1 charge by 2.5 each. With 5.72 − 1 left, frame 5 would follow; with 0.5, the charge is 0.7, 0.86,
-    # 0.988 and 1.0904 with frames 3 to 6.
-    assert picks([250, 250, 22, *[20] * 9])[:2] == [2, 6]
+    # Frames 0 and 1 charge by 7.5 each. With all that left, frame 5 would follow; with 0.5, the charge is 0.77, 0.905,
+    # 0.9725 and 1.00625 with frames 3 to 6.
+    assert picks([250, 250, 22, *[9] * 9])[:2] == [2, 6]
 
 
 def test_a_frame_that_fills_the_charge_is_picked_at_once():
-    assert picks([10, 10, 10, 10, 70, 10, 10]) == [4]
+    assert picks([3, 3, 3, 3, 70, 3, 3]) == [4]
 
 
 def test_spread_picks_follow_the_average_of_the_rate():
@@ -195,13 +196,13 @@ def test_a_dark_or_bright_frame_is_passed_over_for_a_while(low, high):
 
 
 def test_a_black_frame_hardly_charges():
-    # log₂(1 + e^−10) = 0.000065 for each of the black ones; after them 0.22 a frame: above 1 with frame 102.
-    assert picks([0] * 100 + [22] * 6) == [102]
+    # 3 log₂(1 + e^−10) = 0.0002 for each of the black ones; after them 0.24 a frame: above 1 with frame 102.
+    assert picks([0] * 100 + [8] * 6) == [102]
 
 
 def test_a_video_that_ends_without_a_pick_gets_its_likeliest_frame():
     assert picks([5, 9, 2]) == [1]
-    assert picks([5, 9, 9]) == [1]
+    assert picks([2, 6, 6]) == [1]
     assert picks([100]) == [0]  # full, but too soon
     assert picks([9, 70, 30, 9, 9]) == [2]  # with a pick, no other
     assert picks([]) == []

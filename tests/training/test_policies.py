@@ -12,6 +12,7 @@ from picknet.config import ModelConfig
 from picknet.picking.learned import (
     CODE_SIZE,
     FIRST_CHARGE,
+    GAIN,
     LEAK,
     LEAST_RATE,
     LEAST_WAIT,
@@ -346,7 +347,7 @@ def test_the_policy_with_a_memory_against_numpy():
     np.testing.assert_allclose(walk.log_probabilities[0].detach().numpy(), expected, atol=2e-4)
 
 
-@pytest.mark.parametrize(("spread", "dial", "shift"), [(False, 1.0, -3.5), (True, 0.7, 0.0)])
+@pytest.mark.parametrize(("spread", "dial", "shift"), [(False, 1.0, -4.5), (True, 0.7, 0.0)])
 def test_the_charge_of_a_walk_against_numpy(spread, dial, shift):
     # The rule in float64, frame by frame, from the peer's log-odds.
     picknet, clip = trained_policy(std=8.0), lively(40)
@@ -360,7 +361,7 @@ def test_the_charge_of_a_walk_against_numpy(spread, dial, shift):
         mean += (min(rate, MOST_RATE) - mean) / SPREAD
         if expected and not spread:
             charge += LEAK * (FIRST_CHARGE - charge)
-        charge += dial * (mean + LEAST_RATE if spread else rate)
+        charge += dial * (mean + LEAST_RATE if spread else GAIN * rate)
         if charge >= 1 and (spread or dial * (t - (expected or [-1])[-1]) >= LEAST_WAIT):
             if logit > RULED_OUT or passed_over == PATIENCE:
                 expected.append(t)

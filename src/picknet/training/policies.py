@@ -13,6 +13,7 @@ from picknet.picking.learned import (
     DARK,
     FIRST_CHARGE,
     FLAT,
+    GAIN,
     LEAK,
     LEAST_RATE,
     LEAST_WAIT,
@@ -226,7 +227,7 @@ class RatePickNet(Policy):
             mean = mean + (frame_rate.clamp(max=MOST_RATE) - mean) / SPREAD
             if not spread:
                 charge = charge - torch.where(memory.places[:, 0] >= 0, LEAK * (charge - FIRST_CHARGE), 0.0)
-            charge = charge + rate * (mean + LEAST_RATE if spread else frame_rate)
+            charge = charge + rate * (mean + LEAST_RATE if spread else GAIN * frame_rate)
             full = (charge >= 1) & present & shows_something[:, t]
             if not spread:
                 full = full & (rate * memory.wait >= LEAST_WAIT)
