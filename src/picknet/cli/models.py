@@ -83,13 +83,15 @@ def _page(facts: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
     known = {
         "Training": ("trained_on", "recipe", "picker", "clips", "stages"),
         "Scores": ("scores",),
-        "Confidence": ("confidence",),
         "Known failures": ("known_failures",),
         "Versions": ("versions",),
     }
     for title, names in known.items():
         rows = [row for name in names if name in card for row in _rows(name, card.pop(name))]
         sections[title] = rows
+        if title == "Scores":
+            sections |= _confidences(card)
+            card.pop("confidence", None)
     sections["More"] = [row for name, value in card.items() for row in _rows(name, value)]
     indent = 2 + max(len(name) for rows in sections.values() for name, _ in rows)
     for title, rows in sections.items():
@@ -100,6 +102,17 @@ def _page(facts: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
             hang = 2 if name == BULLET else indent
             line = f"  {name:{hang}}{value}"
             yield from textwrap.wrap(line, width, subsequent_indent=" " * (hang + 2)) if width else [line]
+
+
+def _confidences(card: Mapping[str, Any]) -> dict[str, Rows]:
+    """A section for each style that the model is calibrated for."""
+    from picknet.model.confidence import entries
+    from picknet.study.calibration import report
+
+    return {
+        f"Confidence ({name})" if name else "Confidence": report(entry) or _rows("confidence", entry)
+        for name, entry in entries(card).items()
+    }
 
 
 def _rows(name: str, value: Any) -> Rows:
