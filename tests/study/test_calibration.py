@@ -161,6 +161,9 @@ def test_each_model_has_its_own_scale_of_states():
     calibration = calibrate(of_model("own", 2.0), of_model("fold", 50.0))
     assert calibration.confidence.typical_state == pytest.approx(3.0)
     assert (calibration.num_clips, calibration.auc) == (80, 1.0)
+    assert (calibration.own.num_clips, calibration.own.good) == (40, 0.5)
+    told = dict(report({"fitted_on": "80 clips", **calibration.to_dict()}))
+    assert told["its own clips"] == "40, a mean confidence of 0.50, and 50% of them good"
 
 
 @pytest.mark.parametrize(("num_good", "num_bad"), [(0, 40), (40, 0), (2, 1), (9, 40)])
@@ -208,6 +211,7 @@ def test_a_report_draws_where_the_confidence_is_and_where_it_should_be():
     ]
     lines = dict(report(facts))
     assert lines["fitted on"] == "60 clips of msvd val"
+    assert "its own clips" not in lines
     assert lines["AUC"] == "1.000 (1.000 … 1.000)"
     assert lines["above 0.7"] == "30 clips, 100% of them good"
     assert lines["0.10"] == "0.20      5  ####|###"

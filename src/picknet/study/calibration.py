@@ -68,6 +68,8 @@ class Calibration:
     num_good: int
     bins: tuple[Bin, ...]
     """As many clips in each, in ascending order."""
+    own: Bin
+    """The clips that the model itself has captioned: all of them, unless there are models of folds."""
     sure: Bin
     """The clips with a confidence above `SURE`."""
     auc: float
@@ -92,6 +94,7 @@ class Calibration:
             "auc_interval": [round(end, 4) for end in self.auc_interval],
             "ece": round(self.ece, 4),
             "ece_by_chance": round(self.chance, 4),
+            "own": _bin_dict(self.own),
             "sure": {"above": SURE, **_bin_dict(self.sure)},
             "reliability": [_bin_dict(part) for part in self.bins],
         }
@@ -162,6 +165,7 @@ def calibrate(own: Sequence[Sample], *folds: Sequence[Sample], seed: int = 0) ->
         len(good),
         num_good,
         calibration_bins(held_out, good),
+        _bin(held_out[: len(own)], good[: len(own)]),
         _bin(held_out[is_sure], good[is_sure]),
         auc(held_out, good),
         _auc_interval(held_out, good, seed=seed),
@@ -276,10 +280,11 @@ def report(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
     In a bin, # reach to the share of good captions, and | stands at the mean confidence.
     """
-    if not facts.keys() >= {"sure", "weights", "words", "auc_interval", "ece_by_chance", "reliability"}:
+    if not facts.keys() >= {"own", "sure", "weights", "words", "auc_interval", "ece_by_chance", "reliability"}:
         return []
-    sure, weights, words = facts["sure"], facts["weights"], facts["words"]
+    own, sure, weights, words = facts["own"], facts["sure"], facts["weights"], facts["words"]
     low, high = facts["auc_interval"]
+    mean = f"a mean confidence of {own['confidence']:.2f}, and {own['good']:.0%} of them good"
     good = f"{sure['good']:.0%} of them good" if sure["clips"] else "so none of them good"
     order = sorted(words, key=words.__getitem__)
     signs = f"; {len(words)} words, from {order[0]} ({words[order[0]]:+.2f}) to {order[-1]} ({words[order[-1]]:+.2f})"
@@ -287,6 +292,7 @@ def report(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("means", f"the probability that a caption is good: {facts['good']}, against captions by people"),
         ("fitted on", facts["fitted_on"]),
         ("clips", f"{facts['clips']:,}, {facts['good_clips']:,} of them with a good caption"),
+        *([("its own clips", f"{own['clips']:,}, {mean}")] if own["clips"] < facts["clips"] else []),
         ("AUC", f"{facts['auc']:.3f} ({low:.3f} … {high:.3f})"),
         ("calibration error", f"{facts['ece']:.3f}; a perfect confidence would show {facts['ece_by_chance']:.3f}"),
         (f"above {sure['above']:g}", f"{sure['clips']:,} clips, {good}"),
