@@ -275,13 +275,18 @@ def test_a_sentence_begins_with_its_style(attending_folder, frames, beam, monkey
 def test_confidence_is_given_only_for_the_style_it_was_calibrated_for_and_the_note_says_so(attending_folder, tmp_path):
     folder = shutil.copytree(attending_folder, tmp_path / "model")
     card = json.loads((folder / "card.json").read_text())
-    (folder / "card.json").write_text(json.dumps(card | {"confidence": {"bias": 0.0, "slope": 1.0}}))
+    stored = {"msvd": {"weights": {"bias": 0.0, "likelihood": 1.0}}}
+    (folder / "card.json").write_text(json.dumps(card | {"confidence": stored}))
     calibrated, styled, plain = load(folder), load(folder, style="msrvtt"), load(attending_folder)
     assert (calibrated.describer.confidence is not None, calibrated.confidence_note) == (True, None)
     assert styled.describer.confidence is None
-    assert styled.confidence_note.endswith("is calibrated for its own style, not for msrvtt")
+    assert styled.confidence_note.endswith("is not calibrated for the style msrvtt (run `picknet calibrate`)")
     assert plain.describer.confidence is None
     assert plain.confidence_note.endswith("is not calibrated (run `picknet calibrate`)")
+    stored["msrvtt"] = {"weights": {"bias": 2.0}}
+    (folder / "card.json").write_text(json.dumps(card | {"confidence": stored}))
+    styled = load(folder, style="msrvtt")
+    assert (styled.describer.confidence.bias, styled.confidence_note) == (2.0, None)
 
 
 def test_an_unknown_style_is_named_with_the_possible_ones(model_folder, attending_folder):
@@ -374,7 +379,7 @@ def test_many_videos_are_described_with_the_beam_asked_for(captioner, beam):
 
 def test_only_a_calibrated_model_gives_a_confidence(captioner, frames, monkeypatch):
     assert captioner.caption(frames[:1]).confidence is None
-    monkeypatch.setattr(captioner.describer, "confidence", Confidence(bias=3.0, slope=2.0))
+    monkeypatch.setattr(captioner.describer, "confidence", Confidence(3.0, {"likelihood": 2.0}))
     caption = captioner.caption(frames[:1], candidates=2)
     mean = caption.log_probability / (len(caption.text.split()) + 1)
     assert caption.confidence == pytest.approx(1 / (1 + math.exp(-3 - 2 * mean)))
@@ -383,10 +388,47 @@ def test_only_a_calibrated_model_gives_a_confidence(captioner, frames, monkeypat
 def test_the_confidence_is_read_from_the_models_card(model_folder, tmp_path):
     folder = shutil.copytree(model_folder, tmp_path / "model")
     (folder / "card.json").write_text('{"confidence": {"bias": 1, "slope": 2.5, "clips": 99}}')
-    assert load(folder).describer.confidence == Confidence(1.0, 2.5)
+    assert load(folder).describer.confidence == Confidence(1.0, {"likelihood": 2.5})
     (folder / "card.json").write_text('{"confidence": {"bias": 1}}')
-    with pytest.raises(BadCalibration, match=r"card.json: confidence needs two numbers, bias and slope; remove it"):
+    with pytest.raises(BadCalibration, match=r"card.json: the confidence of its own style cannot be read; remove it"):
         load(folder)
+
+
+def test_a_caption_below_the_least_confidence_is_left_out(captioner, frames, monkeypatch):
+    with pytest.raises(BadSetting, match=r"^min_confidence is 0.5: no confidence: the model .* is not calibrated \("):
+        captioner.caption(frames, min_confidence=0.5)
+    monkeypatch.setattr(captioner.describer, "confidence_note", None)
+    monkeypatch.setattr(captioner.describer, "confidence", Confidence(-1.0, {}))  # 1 / (1 + e) = 0.27
+    for result in (
+        captioner.caption(frames, candidates=2, min_confidence=0.5),
+        next(captioner.caption_many([frames], min_confidence=0.5)),
+        next(captioner.stream(frames, min_confidence=0.5)),
+        next(captioner.timeline(frames, min_confidence=0.5)),
+    ):
+        assert (result.text, result.not_sure) == ("", "confidence 0.27 is below 0.5")
+        assert result.confidence == pytest.approx(0.268941, abs=1e-6)
+        assert result.picks
+        assert getattr(result, "candidates", ()) == ()
+        assert getattr(result, "error", None) is None
+    sure = captioner.caption(frames, candidates=2, min_confidence=0.25)
+    assert (sure.text, sure.candidates, sure.not_sure) == (sure.candidates[0].text, sure.candidates, None)
+    assert sure.text == captioner.caption(frames).text
+    with pytest.raises(BadSetting, match=r"^min_confidence is 1.5: 0 to 1 are possible$"):
+        captioner.caption(frames, min_confidence=1.5)
+
+
+def test_the_signals_of_a_caption(captioner, frames):
+    described = captioner.describer.describe(AllPicker().pick(frames), beam=2)
+    signals, best = described.signals, described.sentences[0]
+    assert signals.words <= set(best.text.split())
+    assert "is" not in signals.words
+    assert signals.likelihood == pytest.approx(best.log_probability / (len(best.text.split()) + 1))
+    assert 0 < signals.entropy < math.log(len(captioner.runtime.vocabulary))
+    assert 0 < signals.agreement <= 1
+    state = captioner.runtime.start()
+    for frame in frames:
+        state = captioner.runtime.encode(captioner.features(frame), state)
+    assert signals.state == pytest.approx(float(np.linalg.norm(state.h)), rel=1e-3)
 
 
 @pytest.fixture(scope="module")

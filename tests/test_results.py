@@ -37,6 +37,7 @@ def test_a_caption_as_json():
         "video": "cat.mp4",
         "caption": "a cat is eating",
         "confidence": 0.734,
+        "not_sure": None,
         "num_picks": 2,
         "picks": PICK_DICTS,
         "frames_seen": 30,
@@ -58,6 +59,7 @@ def test_an_update_as_json_has_the_picks_in_memory_and_the_number_of_all():
         "caption": "a cat",
         "changed": True,
         "confidence": 0.5,
+        "not_sure": None,
         "num_picks": 2,
         "picks": PICK_DICTS,
         "total_picks": 5,
@@ -77,6 +79,7 @@ def test_a_segment_and_picked_frames_as_json():
         "end": 12.34567,
         "caption": "a cat",
         "confidence": None,
+        "not_sure": None,
         "num_picks": 2,
         "picks": PICK_DICTS,
         "model": "msvd",
@@ -93,6 +96,17 @@ def test_a_failed_caption_is_valid_json():
     assert (content["caption"], content["error"], content["picks"]) == ("", "a.mp4: no such file", [])
     assert content.keys() == CAPTION.to_dict().keys()
     assert repr(failed) == "Caption(video='a.mp4', error='a.mp4: no such file')"
+
+
+@pytest.mark.parametrize("result", [CAPTION, UPDATE, SEGMENT])
+def test_a_result_that_is_not_sure_says_so_to_people_and_why_to_programs(result):
+    assert result.display_text == result.text
+    reason = "confidence 0.31 is below 0.5"
+    unsure = dataclasses.replace(result, text="", confidence=0.314, not_sure=reason)
+    assert unsure.display_text == "not sure (0.31)"
+    assert (unsure.to_dict()["caption"], unsure.to_dict()["not_sure"]) == ("", reason)
+    assert "not sure, confidence=0.31" in repr(unsure)
+    assert "not sure (0.31)" in unsure._repr_html_()
 
 
 def test_results_print_their_text_confidence_and_times():

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageDraw, ImageFont
 from policies import frames_of, lively_glances, random_inputs, walked
 
 import picknet
@@ -63,6 +64,34 @@ def test_the_sample_has_its_caption(captioner):
     assert caption.confidence == pytest.approx(0.289, abs=0.02)
     assert [pick.index for pick in caption.picks] == [3, 11, 18, 26]
     assert (caption.frames_seen, caption.seconds) == (30, pytest.approx(14.0))
+
+
+def written(*lines, ink="white", paper="black", size=24):
+    """A picture of 320 × 240 with lines of text: (240, 320, 3)"""
+    image = Image.new("RGB", (320, 240), paper)
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(size)
+    for number, line in enumerate(lines):
+        draw.text((20, 20 + 1.3 * size * number), line, fill=ink, font=font)
+    return np.asarray(image)
+
+
+UNSEEN = {
+    "black": written(),
+    "title": written("", "", "Chapter 3", "The Return"),
+    "credits": written("Directed by", "John Smith", "Music", "Anna Brown", "Camera", "Tom Grey"),
+    "code": written(*(f"total += price[{n}] * count[{n}]" for n in range(14)), ink="black", paper="white", size=12),
+}
+
+
+@pytest.mark.parametrize("style", [None, "msrvtt"])
+@pytest.mark.parametrize("name", UNSEEN)
+def test_titles_and_screens_get_no_invented_people(style, name):
+    pictures = [UNSEEN[name]] * 3
+    captioner = picknet.load(style=style)
+    caption = captioner.caption(pictures, min_confidence=0.5)
+    assert (caption.text, caption.confidence < 0.2) == ("", True)
+    assert [segment.text for segment in captioner.timeline(pictures, min_confidence=0.5)] == [""]
+    assert [update.text for update in captioner.stream(pictures, min_confidence=0.5)] == [""]
 
 
 def test_clips_of_msvd_have_their_captions(captioner):

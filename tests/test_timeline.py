@@ -21,7 +21,8 @@ from PIL import Image
 
 from picknet.captioner import load
 from picknet.cli import main
-from picknet.model.sentences import Sentence
+from picknet.model.confidence import Confidence
+from picknet.model.sentences import Sentence, Signals, Written
 from picknet.picking.learned import PickNetPicker
 from picknet.picking.picker import Pick
 from picknet.picking.plain import AllPicker
@@ -48,8 +49,9 @@ from picknet.video.frame import Frame
 from picknet.video.live import BadSetting
 
 
-def segment(start, end, text, *, picks=(), confidence=None, damage=None):
-    return Segment(start, end, text, confidence, tuple(Pick(index, float(index)) for index in picks), damage)
+def segment(start, end, text, *, picks=(), confidence=None, damage=None, not_sure=None):
+    chosen = tuple(Pick(index, float(index)) for index in picks)
+    return Segment(start, end, text, confidence, chosen, damage, not_sure=not_sure)
 
 
 def times_and_texts(segments):
@@ -159,7 +161,8 @@ def literal(captioner, monkeypatch):
     """A captioner whose sentence is its memory: the same for the same picks, another for others."""
 
     def write(memory, *, beam, count=1):
-        return (Sentence(memory.state().h.tobytes().hex(), -1.0),)
+        sentence = Sentence(memory.state().h.tobytes().hex(), -1.0)
+        return Written((sentence,), Signals(frozenset(), -1.0, 0.0, 1.0, float(len(memory.state().h))))
 
     monkeypatch.setattr(captioner.describer.writer, "write", write)
     return captioner
@@ -203,6 +206,18 @@ def test_a_segment_has_the_caption_of_a_stream_at_the_end_of_its_scene(captioner
     updates = list(captioner.stream(frames))
     assert (one.text, one.picks) == (updates[-1].text, tuple(update.pick for update in updates))
     assert (one.start, one.end) == (0, 12)  # the last frame is shown for a second, like the others
+
+
+def test_segments_below_the_least_confidence_have_no_text(captioner, film, monkeypatch):
+    with pytest.raises(BadSetting, match=r"^min_confidence is 0.5: no confidence: the model .* is not calibrated \("):
+        captioner.timeline(film, min_confidence=0.5)
+    monkeypatch.setattr(captioner.describer, "confidence_note", None)
+    for bias, expected in ((-3.0, True), (3.0, False)):
+        monkeypatch.setattr(captioner.describer, "confidence", Confidence(bias, {}))
+        found = list(captioner.timeline(film, min_confidence=0.5))
+        assert [one.not_sure == "confidence 0.05 is below 0.5" for one in found] == [expected] * len(found)
+        assert [one.text == "" for one in found] == [expected] * len(found)
+        assert found[-1].end == pytest.approx(22)
 
 
 def test_the_segments_of_a_file_cover_it_without_gaps(literal, film):
@@ -341,6 +356,30 @@ def test_subtitles_can_be_put_into_a_film(tmp_path):
                 output.mux(packet)
     found = checked(by_ffmpeg(tmp_path / "film.mkv"))
     assert [text for *_, text in found] == ["a man is playing a guitar", SEGMENTS[1].text.replace("< ", "")]
+
+
+UNSURE = [
+    segment(0.0, 2.0, "a cat", confidence=0.8),
+    segment(2.0, 8.0, "", confidence=0.3141, not_sure="confidence 0.31 is below 0.5"),
+    segment(8.0, 9.0, "a dog", confidence=0.6),
+]
+
+
+def test_a_segment_that_is_not_sure_is_told_in_text_and_has_no_words_in_files():
+    assert "".join(as_text(UNSURE)).splitlines()[1] == "0:00:02-0:00:08  not sure (0.31)"
+    assert json.loads(list(as_jsonl(UNSURE))[1])["not_sure"] == "confidence 0.31 is below 0.5"
+    assert "".join(as_srt(UNSURE)).count("-->") == "".join(as_vtt(UNSURE)).count("-->") == 2
+    edl = "".join(as_edl(UNSURE, fps=25, video="film.mp4"))
+    assert (edl.count("* FROM CLIP NAME"), edl.count("* COMMENT")) == (3, 2)
+    chapters = "".join(as_chapters(UNSURE))
+    assert (chapters.count("[CHAPTER]"), chapters.count("title=")) == (3, 2)
+    assert list(csv.DictReader(io.StringIO("".join(as_csv(UNSURE, video="film.mp4")))))[1]["caption"] == ""
+
+
+def test_neighbours_that_are_not_sure_become_one():
+    doubts = [dataclasses.replace(UNSURE[1], start=start, end=start + 3) for start in (0.0, 3.0)]
+    (joined,) = readable(doubts)
+    assert (joined.start, joined.end, joined.not_sure) == (0.0, 6.0, "confidence 0.31 is below 0.5")
 
 
 def test_text_is_a_line_for_each():

@@ -89,6 +89,7 @@ class Captioner:
         beam: int | None = None,
         num_frames: int | None = None,
         candidates: int = 1,
+        min_confidence: float | None = None,
     ) -> Caption:
         """One sentence about a whole video.
 
@@ -97,8 +98,9 @@ class Captioner:
         num_frames: evenly spaced frames to sample from a video or an array, by default as in training. Frames from an
             iterable are all used.
         candidates: number of sentences in `Caption.candidates`; the caption is the same with any number.
+        min_confidence: a caption with a lower confidence is left out: `text` is empty, and `not_sure` says why.
         """
-        return self._caption(source, self._settings(picker, beam, num_frames, candidates))
+        return self._caption(source, self._settings(picker, beam, num_frames, candidates, min_confidence))
 
     def caption_many(
         self,
@@ -109,6 +111,7 @@ class Captioner:
         beam: int | None = None,
         num_frames: int | None = None,
         candidates: int = 1,
+        min_confidence: float | None = None,
     ) -> Iterator[Caption]:
         """A caption for each source, in order, by `jobs` threads; by default one for each core.
 
@@ -122,7 +125,7 @@ class Captioner:
         is_one = isinstance(sources, str | bytes | bytearray | os.PathLike | Live) or is_binary_file(sources)
         if is_one or isinstance(sources, np.ndarray) or not isinstance(sources, Iterable):
             raise BadSetting("sources is one source: a list or another iterable of them is needed")
-        settings = self._settings(picker, beam, num_frames, candidates)
+        settings = self._settings(picker, beam, num_frames, candidates, min_confidence)
 
         def caption_or_error(source: Source, check_wanted: CheckWanted) -> Caption:
             try:
@@ -143,6 +146,7 @@ class Captioner:
         picker: Picker | None = None,
         beam: int | None = None,
         new_scene: SceneRule | None = None,
+        min_confidence: float | None = None,
         realtime: bool = False,
         timeout: float = 15.0,
         retries: int = 10,
@@ -153,9 +157,10 @@ class Captioner:
             `Live` with its own settings; its `glance` must be what the picker sees, by default grey.
         fps: frames a second to look at.
         new_scene: by default a `SceneWatch`, and a scene ends after as many picks as a clip has samples in training.
+        min_confidence: as in `caption`.
         realtime, timeout, retries: as in `Live`.
         """
-        beam = self._checked_beam(beam)
+        beam, least = self._checked_beam(beam), self.describer.checked_min_confidence(min_confidence)
         if picker is not None and looks_ahead(picker):
             raise BadSetting(
                 f"picker is a {type(picker).__name__}, which has to see the last frame before it can pick the first: "
@@ -166,26 +171,33 @@ class Captioner:
             source = Live(
                 source, fps=fps, realtime=realtime, timeout=timeout, retries=retries, glance=glance_kind(picker)
             )
-        return self.describer.updates(source, picker, beam=beam, new_scene=new_scene)
+        return self.describer.updates(source, picker, beam=beam, new_scene=new_scene, min_confidence=least)
 
     def timeline(
-        self, source: Source, *, fps: float = 2.0, picker: Picker | None = None, beam: int | None = None
+        self,
+        source: Source,
+        *,
+        fps: float = 2.0,
+        picker: Picker | None = None,
+        beam: int | None = None,
+        min_confidence: float | None = None,
     ) -> Iterator[Segment]:
         """A caption for every segment of a video, in order and without gaps.
 
-        source: as in `caption`. fps: frames a second to look at; of arrays, their rate.
+        source, min_confidence: as in `caption`. fps: frames a second to look at; of arrays, their rate.
 
         Scenes are found as in a stream, but with one frame of look-ahead, so a scene begins with its very first frame.
         It is described once, when all of its picks are known; a long one in several parts, see `timeline.py`.
         """
-        beam = self._checked_beam(beam)
+        beam, least = self._checked_beam(beam), self.describer.checked_min_confidence(min_confidence)
+        describe = partial(self.describer.describe, beam=beam, min_confidence=least)
         sampling = by_time(fps)
         check_finite(source)
 
         def read() -> Iterator[Segment]:
             with open_source(source, sampling, picker or self.picker, fps=fps) as walk:
                 self.runtime.compile_ahead()
-                yield from segments(walk, partial(self.describer.describe, beam=beam), step=1 / fps, model=self.name)
+                yield from segments(walk, describe, step=1 / fps, model=self.name)
 
         return read()
 
@@ -264,34 +276,42 @@ class Captioner:
         count = settings.num_frames
         with open_source(source, evenly(count), settings.picker, array_samples=count, on_frame=on_frame) as walk:
             self.runtime.compile_ahead()
-            described = self.describer.describe(walk.picks(), beam=settings.beam, count=settings.candidates)
+            described = self.describer.describe(
+                walk.picks(), beam=settings.beam, count=settings.candidates, min_confidence=settings.min_confidence
+            )
             damage = walk.damage
         if described is None:
             seen = walk.frames_seen
             reason = f"the picker picked none of {seen} frames" if seen else "there is no frame to caption"
             raise NothingToCaption(f"{walk.name}: {reason}")
-        best = described.sentences[0]
         return Caption(
-            best.text,
+            described.text,
             described.picks,
             walk.frames_seen,
             walk.name,
             self.name,
             damage,
-            best.log_probability,
+            described.sentences[0].log_probability,
             described.confidence,
-            described.sentences,
+            () if described.not_sure else described.sentences,
             walk.seconds,
             described.num_scenes,
+            not_sure=described.not_sure,
         )
 
     def _settings(
-        self, picker: Picker | None, beam: int | None, num_frames: int | None, candidates: int
+        self,
+        picker: Picker | None,
+        beam: int | None,
+        num_frames: int | None,
+        candidates: int,
+        min_confidence: float | None,
     ) -> "_Settings":
         if not 1 <= candidates <= MAX_CANDIDATES:
             raise BadSetting(f"candidates is {candidates}: 1 to {MAX_CANDIDATES} are possible")
         num_frames = checked_num_frames(num_frames, self.config.video)
-        return _Settings(picker or self.picker, self._checked_beam(beam), num_frames, candidates)
+        least = self.describer.checked_min_confidence(min_confidence)
+        return _Settings(picker or self.picker, self._checked_beam(beam), num_frames, candidates, least)
 
     def _checked_beam(self, beam: int | None) -> int:
         # The config knows which beams are possible.
@@ -306,6 +326,7 @@ class _Settings:
     beam: int
     num_frames: int
     candidates: int
+    min_confidence: float
 
 
 def load(model: str | os.PathLike[str] | None = None, *, style: str | None = None) -> Captioner:

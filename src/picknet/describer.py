@@ -8,7 +8,7 @@ from picknet.errors import BadSetting
 from picknet.model.confidence import Confidence
 from picknet.model.memory import SceneMemory
 from picknet.model.runtime import Runtime
-from picknet.model.sentences import Sentence, SentenceWriter
+from picknet.model.sentences import SentenceWriter, Signals
 from picknet.picking.picker import Pick, Picker
 from picknet.picking.scenes import SceneWatch
 from picknet.results import Description, Update
@@ -27,19 +27,36 @@ class Describer:
         if style and style not in styles:
             possible = f"possible: {', '.join(styles)}" if styles else "it has only its own style"
             raise BadSetting(f"style is {style!r}, which the model {model} was not trained on; {possible}")
-        self.confidence = Confidence.from_card(runtime.card, runtime.folder / "card.json")
-        """Calibrated for captions in the model's own style; None otherwise."""
+        self.confidence = Confidence.from_card(
+            runtime.card, runtime.folder / "card.json", style=style, styles=styles
+        )
+        """None where the model is not calibrated for the style."""
         self.confidence_note: str | None = None
         """Why captions have no confidence, for people; None where they have one."""
         if self.confidence is None:
-            self.confidence_note = f"no confidence: the model {model} is not calibrated (run `picknet calibrate`)"
-        elif style:
-            self.confidence = None
-            self.confidence_note = f"no confidence: the model {model} is calibrated for its own style, not for {style}"
+            wanted = f"for the style {style} " if style else ""
+            self.confidence_note = (
+                f"no confidence: the model {model} is not calibrated {wanted}(run `picknet calibrate`)"
+            )
         self.writer = SentenceWriter(runtime, first_word=runtime.vocabulary.first_word(style))
 
+    def checked_min_confidence(self, min_confidence: float | None) -> float:
+        """0 for none; an error where captions have no confidence."""
+        if min_confidence is None:
+            return 0.0
+        if not 0 <= min_confidence <= 1:
+            raise BadSetting(f"min_confidence is {min_confidence}: 0 to 1 are possible")
+        if self.confidence_note:
+            raise BadSetting(f"min_confidence is {min_confidence:g}: {self.confidence_note}")
+        return min_confidence
+
     def describe(
-        self, picked: Iterable[tuple[Frame, Pick]], *, beam: int, count: int = 1
+        self,
+        picked: Iterable[tuple[Frame, Pick]],
+        *,
+        beam: int,
+        count: int = 1,
+        min_confidence: float = 0.0,
     ) -> Description | None:
         """What the picked frames show together; None where nothing is picked."""
         memory, is_cut = SceneMemory(self._runtime), SceneWatch(patience=1)
@@ -50,11 +67,18 @@ class Describer:
             num_scenes += is_cut(frame)
         if not picks:
             return None
-        sentences = self.writer.write(memory, beam=beam, count=count)
-        return Description(tuple(picks), sentences, self._confidence(sentences[0]), num_scenes)
+        sentences, signals = self.writer.write(memory, beam=beam, count=count)
+        confidence, not_sure = self._judged(signals, min_confidence)
+        return Description(tuple(picks), sentences, signals, confidence, not_sure, num_scenes)
 
     def updates(
-        self, live: Live, picker: Picker, *, beam: int, new_scene: SceneRule | None
+        self,
+        live: Live,
+        picker: Picker,
+        *,
+        beam: int,
+        new_scene: SceneRule | None,
+        min_confidence: float = 0.0,
     ) -> Iterator[Update]:
         """The caption so far after every pick. new_scene: see `Captioner.stream`."""
         if live.is_live:
@@ -81,8 +105,9 @@ class Describer:
                 memory.add(frame)
                 picks.append(pick)
                 total_picks += 1
-                previous, sentence = text, self.writer.write(memory, beam=beam)[0]
-                text = sentence.text
+                sentences, signals = self.writer.write(memory, beam=beam)
+                confidence, not_sure = self._judged(signals, min_confidence)
+                previous, text = text, "" if not_sure else sentences[0].text
                 yield Update(
                     pick.seconds,
                     text,
@@ -90,16 +115,22 @@ class Describer:
                     tuple(picks),
                     walk.frames_seen,
                     total_picks,
-                    self._confidence(sentence),
+                    confidence,
                     scene,
                     live.lag,
                     live.damage,
                     live.name,
                     self._model,
+                    not_sure,
                 )
 
-    def _confidence(self, sentence: Sentence) -> float | None:
-        return self.confidence.of(sentence.text, sentence.log_probability) if self.confidence else None
+    def _judged(self, signals: Signals, min_confidence: float) -> tuple[float | None, str | None]:
+        """The confidence of a caption, and why it is too low, if it is."""
+        if self.confidence is None:
+            return None, None
+        confidence = self.confidence.of(signals)
+        is_sure = confidence >= min_confidence
+        return confidence, None if is_sure else f"confidence {confidence:.2f} is below {min_confidence:g}"
 
     def _warm_up(self, picker: Picker, beam: int) -> None:
         """Run every graph once: compiling takes a second, in which a live source would lose frames."""

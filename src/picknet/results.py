@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from picknet.model.sentences import Sentence
+from picknet.model.sentences import Sentence, Signals
 from picknet.picking.picker import Pick
 from picknet.timecode import clock
 from picknet.video.file import Video
@@ -27,8 +27,15 @@ class Description:
     picks: tuple[Pick, ...]
     sentences: tuple[Sentence, ...]
     """The caption first."""
+    signals: Signals
     confidence: float | None
+    not_sure: str | None
+    """As in `Caption`."""
     num_scenes: int
+
+    @property
+    def text(self) -> str:
+        return "" if self.not_sure else self.sentences[0].text
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,7 +43,7 @@ class Caption:
     """What a video shows, and the frames that the sentence was written from."""
 
     text: str
-    """Empty where there is an error."""
+    """Empty where there is an error, or where the model is not sure."""
     picks: tuple[Pick, ...]
     frames_seen: int
     """Frames sampled from the video; `picks` are those among them that went through the CNN."""
@@ -56,6 +63,13 @@ class Caption:
     """Scenes that the picks show, told by their glances alone: cuts between neighbouring picks, plus one."""
     error: str | None = None
     """From `caption_many`: why this video has no caption."""
+    not_sure: str | None = None
+    """With a `min_confidence`: why there is no text and no candidate."""
+
+    @property
+    def display_text(self) -> str:
+        """The text, or `not sure (0.31)`."""
+        return _display_text(self.text, self.confidence, self.not_sure)
 
     @property
     def num_picks(self) -> int:
@@ -67,6 +81,7 @@ class Caption:
             "video": self.video,
             "caption": self.text,
             "confidence": self.confidence,
+            "not_sure": self.not_sure,
             **_picks_dict(self.picks),
             "frames_seen": self.frames_seen,
             "seconds": _rounded(self.seconds),
@@ -79,10 +94,10 @@ class Caption:
     def __repr__(self) -> str:
         if self.error is not None:
             return f"Caption(video={self.video!r}, error={self.error!r})"
-        return f"Caption({self.text!r}, {_facts(self.confidence, self.picks)})"
+        return f"Caption({_quoted(self)}, {_facts(self.confidence, self.picks)})"
 
     def _repr_html_(self) -> str:
-        return _html(self.text, self.confidence, self.picks, self.video, self.error)
+        return _html(self.display_text, self.confidence, self.picks, self.video, self.error)
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,6 +124,13 @@ class Update:
     """What could not be read so far."""
     video: str = ""
     model: str = ""
+    not_sure: str | None = None
+    """As in `Caption`."""
+
+    @property
+    def display_text(self) -> str:
+        """As in `Caption`."""
+        return _display_text(self.text, self.confidence, self.not_sure)
 
     @property
     def num_picks(self) -> int:
@@ -127,6 +149,7 @@ class Update:
             "caption": self.text,
             "changed": self.changed,
             "confidence": self.confidence,
+            "not_sure": self.not_sure,
             **_picks_dict(self.picks),
             "total_picks": self.total_picks,
             "frames_seen": self.frames_seen,
@@ -138,10 +161,10 @@ class Update:
 
     def __repr__(self) -> str:
         facts = _facts(self.confidence, self.picks)
-        return f"Update({self.seconds:.1f} s, {self.text!r}, {facts}, scene={self.scene}, changed={self.changed})"
+        return f"Update({self.seconds:.1f} s, {_quoted(self)}, {facts}, scene={self.scene}, changed={self.changed})"
 
     def _repr_html_(self) -> str:
-        return _html(f"{clock(self.seconds)}  {self.text}", self.confidence, self.picks, self.video)
+        return _html(f"{clock(self.seconds)}  {self.display_text}", self.confidence, self.picks, self.video)
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,6 +183,13 @@ class Segment:
     """What of the video could not be read so far."""
     video: str = ""
     model: str = ""
+    not_sure: str | None = None
+    """As in `Caption`."""
+
+    @property
+    def display_text(self) -> str:
+        """As in `Caption`."""
+        return _display_text(self.text, self.confidence, self.not_sure)
 
     @property
     def seconds(self) -> float:
@@ -177,17 +207,18 @@ class Segment:
             "end": _rounded(self.end),
             "caption": self.text,
             "confidence": self.confidence,
+            "not_sure": self.not_sure,
             **_picks_dict(self.picks),
             "model": self.model,
             "damage": self.damage,
         }
 
     def __repr__(self) -> str:
-        return f"Segment({self.start:.1f}-{self.end:.1f} s, {self.text!r}, {_facts(self.confidence, self.picks)})"
+        return f"Segment({self.start:.1f}-{self.end:.1f} s, {_quoted(self)}, {_facts(self.confidence, self.picks)})"
 
     def _repr_html_(self) -> str:
         times = f"{clock(self.start)}-{clock(self.end)}"
-        return _html(f"{times}  {self.text}", self.confidence, self.picks, self.video)
+        return _html(f"{times}  {self.display_text}", self.confidence, self.picks, self.video)
 
 
 @dataclass(frozen=True, repr=False)
@@ -230,6 +261,14 @@ class Picked:
     def _repr_html_(self) -> str:
         title = f"{self.num_picks} picks of {self.frames_seen} frames"
         return _page(title, [self.video], [frame for frame, _ in self.frames])
+
+
+def _display_text(text: str, confidence: float | None, not_sure: str | None) -> str:
+    return f"not sure ({confidence:.2f})" if not_sure else text
+
+
+def _quoted(result: Caption | Update | Segment) -> str:
+    return "not sure" if result.not_sure else repr(result.text)
 
 
 def _picks_dict(picks: Sequence[Pick]) -> dict[str, Any]:

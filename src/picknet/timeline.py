@@ -50,11 +50,11 @@ def _every_part(walk: Walk, describe: Describe, *, step: float, model: str) -> I
             described = describe(walk.picks(itertools.chain([first], part)))
             if described is None:  # a picker may find nothing here: the segment before goes on
                 continue
-            start, text = first.seconds, described.sentences[0].text
+            start = first.seconds
             if previous:
                 yield replace(previous, end=start)
-            about = (described.confidence, described.picks, walk.damage, walk.name, model)
-            previous = Segment(start, start, text, *about)
+            about = (described.confidence, described.picks, walk.damage, walk.name, model, described.not_sure)
+            previous = Segment(start, start, described.text, *about)
     if previous:
         yield replace(previous, end=walk.end(step), damage=walk.damage)
 
@@ -105,7 +105,7 @@ def _joined(one: Segment, other: Segment) -> Segment:
 def as_text(segments: Iterable[Segment]) -> Iterator[str]:
     """0:00:00-0:00:12  a man is playing a guitar"""
     for segment in segments:
-        yield f"{clock(segment.start)}-{clock(segment.end)}  {segment.text}\n"
+        yield f"{clock(segment.start)}-{clock(segment.end)}  {segment.display_text}\n"
 
 
 def as_json(segments: Iterable[Segment], *, video: str, model: str) -> Iterator[str]:
@@ -173,7 +173,8 @@ def as_edl(segments: Iterable[Segment], *, fps: float, video: str) -> Iterator[s
     for number, segment in enumerate(segments, start=1):
         start, end = (timecode(round(seconds * fps), rate=rate) for seconds in (segment.start, segment.end))
         yield f"{number:03d}  AX       V     C        {start} {end} {start} {end}\n"
-        yield f"* FROM CLIP NAME: {_one_line(name)}\n* COMMENT: {_one_line(segment.text)}\n\n"
+        comment = f"* COMMENT: {_one_line(segment.text)}\n" if segment.text else ""
+        yield f"* FROM CLIP NAME: {_one_line(name)}\n{comment}\n"
 
 
 def as_chapters(segments: Iterable[Segment], *, title: str | None = None) -> Iterator[str]:
@@ -183,7 +184,9 @@ def as_chapters(segments: Iterable[Segment], *, title: str | None = None) -> Ite
         yield f"title={_escaped(title)}\n"
     for segment in segments:
         start, end = round(segment.start * 1000), round(segment.end * 1000)
-        yield f"\n[CHAPTER]\nTIMEBASE=1/1000\nSTART={start}\nEND={end}\ntitle={_escaped(segment.text)}\n"
+        yield f"\n[CHAPTER]\nTIMEBASE=1/1000\nSTART={start}\nEND={end}\n"
+        if segment.text:
+            yield f"title={_escaped(segment.text)}\n"
 
 
 SCENE_COLUMNS = (

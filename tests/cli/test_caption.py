@@ -18,8 +18,8 @@ from picknet.results import Caption, Sentence
 from picknet.video.file import UnreadableVideo
 
 KEYS = [
-    "video", "caption", "confidence", "num_picks", "picks", "frames_seen", "seconds", "model", "candidates", "damage",
-    "error",
+    "video", "caption", "confidence", "not_sure", "num_picks", "picks", "frames_seen", "seconds", "model", "candidates",
+    "damage", "error",
 ]  # fmt: skip
 
 
@@ -356,11 +356,53 @@ def test_for_programs_a_video_that_failed_has_a_row_with_the_error(
         assert [row["error"] for row in csv.DictReader(lines)] == [f"{dog}: it barks", ""]
 
 
+@pytest.fixture
+def unsure(attending_folder: Path, tmp_path: Path) -> Path:
+    """A model whose confidence is always 0.27."""
+    folder = shutil.copytree(attending_folder, tmp_path / "unsure")
+    (folder / "card.json").write_text(json.dumps({"confidence": {"msvd": {"weights": {"bias": -1.0}}}}))
+    return folder
+
+
+def test_below_the_least_confidence_every_command_says_not_sure(
+    picknet: Picknet, clips: Path, unsure: Path, tmp_path: Path
+) -> None:
+    cat = clips / "cat.mp4"
+    options = ("--model", unsure, "--min-confidence", 0.5)
+    assert picknet("caption", cat, *options).out == "not sure (0.27)\n"
+    assert picknet("caption", cat, *options, "--candidates", 3).out == "not sure (0.27)\n"
+    content = json.loads(picknet("caption", cat, *options, "--format", "json").out)
+    assert (content["caption"], content["not_sure"], content["candidates"], content["error"]) == (
+        "", "confidence 0.27 is below 0.5", [], None,
+    )  # fmt: skip
+    (row,) = csv.DictReader(io.StringIO(picknet("caption", cat, *options, "--format", "csv").out))
+    assert (row["caption"], row["confidence"]) == ("", "0.2689")
+    assert picknet("caption", cat, *options, "--sheet", tmp_path / "cat.png").code == 0
+    streamed = picknet("stream", cat, *options, "--sheet", tmp_path / "stream.png", "-q").out.splitlines()
+    assert {line.partition("  ")[2] for line in streamed} == {"not sure (0.27)"}
+    told = picknet("timeline", cat, *options, "--sheet", tmp_path / "board.png").out
+    assert told == "0:00:00-0:00:01  not sure (0.27)\n"
+    assert "not sure" not in picknet("caption", cat, "--model", unsure, "--min-confidence", 0.2).out
+
+
+def test_a_least_confidence_needs_a_calibrated_style(picknet: Picknet, clips: Path, unsure: Path) -> None:
+    message = f"picknet: min_confidence is 0.5: no confidence: the model {unsure} is not calibrated for the style"
+    for command in ("caption", "stream", "timeline"):
+        options = (clips / "cat.mp4", "--model", unsure, "--style", "msrvtt", "--min-confidence", 0.5)
+        code, out, err = picknet(command, *options)
+        assert (code, out) == (1, "")
+        assert err.startswith(message)
+    assert picknet("caption", clips / "cat.mp4", "--min-confidence", 2).code == 2
+
+
 def test_a_style_without_confidence_says_so_where_one_would_be_shown(
     picknet: Picknet, clips: Path, attending_folder: Path, tmp_path: Path
 ) -> None:
     options = ("caption", clips / "dog.mkv", "--model", attending_folder, "--style", "msrvtt")
-    message = "picknet: --style msrvtt: no confidence, which is calibrated for the model's own style only\n"
+    message = (
+        f"picknet: --style msrvtt: no confidence: the model {attending_folder} is not calibrated for the style msrvtt "
+        "(run `picknet calibrate`)\n"
+    )
     assert picknet(*options).err == ""
     assert picknet(*options, "--candidates", 2).err == message
     assert picknet(*options, "--format", "csv").err == message

@@ -9,14 +9,17 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from command import Picknet, on_linux
 from PIL import Image
 
-from picknet.captioner import Caption
-from picknet.picking.picker import Pick
+from picknet.captioner import Captioner, load
+from picknet.data.split import Clip, Missing, Split
+from picknet.model.sentences import Signals
+from picknet.study.calibration import Sample
 
 # --- evaluate ---
 
@@ -293,25 +296,28 @@ def test_data_without_a_clip_of_the_split_is_one_line(picknet: Picknet, data: Pa
 def calibratable(
     clips: Path, tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Path, Path]:
-    """A copy of the tiny model, and 40 clips: half get the right caption with a high probability, the others a wrong
-    one with a low probability."""
+    """A copy of the tiny model, and 40 clips for validation and 40 for training: half get the right caption with a high
+    probability, the others a wrong one with a low probability."""
     data = tmp_path / "data"
     (data / "videos").mkdir(parents=True)
-    captions = {}
-    for number in range(40):
-        shutil.copy(clips / "dog.mkv", data / "videos" / f"{number:02}.mkv")
-        captions[f"{number:02}"] = [f"dog {number:02} is running"]
-    (data / "captions.json").write_text(json.dumps(captions | {"gone": ["a man"]}))
+    lines = [{"clip": "gone", "caption": "a man", "split": "val"}]
+    for number in range(80):
+        (data / "videos" / f"{number:02}.mkv").symlink_to(clips / "dog.mkv")
+        split = "val" if number < 40 else "train"
+        lines.append({"clip": f"{number:02}", "caption": f"dog {number:02} runs", "split": split})
+    (data / "captions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
-    def caption(captioner: object, video: Path) -> Caption:
-        number = Path(video).stem
-        text, total = (f"dog {number} is running", -2.5) if int(number) % 2 else ("a cat is sitting", -7.5)
-        picks = (Pick(0, 0.0),)
-        return Caption(
-            text=text, picks=picks, frames_seen=12, video=str(video), model="tiny", damage=None, log_probability=total
-        )
+    def describe(
+        captioner: Captioner, split: Split, *, like: Captioner, on_clip: Callable[[Clip], object]
+    ) -> tuple[list[Sample], list[Missing]]:
+        samples = []
+        for clip in split.clips:
+            text, likelihood = (clip.captions[0], -0.5) if int(clip.name[-2:]) % 2 else ("a cat is sitting", -1.5)
+            samples.append(Sample(clip, text, Signals(frozenset(text.split()), likelihood, 1.0, 1.0, 2.0)))
+            on_clip(clip)
+        return samples, list(split.missing)
 
-    monkeypatch.setattr("picknet.captioner.Captioner.caption", caption)
+    monkeypatch.setattr("picknet.study.calibration.describe", describe)
     return shutil.copytree(model_folder, tmp_path / "model"), data
 
 
@@ -319,49 +325,90 @@ def test_calibrate_prints_how_good_the_confidence_is_and_stores_it_in_the_card(
     picknet: Picknet, calibratable: tuple[Path, Path]
 ) -> None:
     model, data = calibratable
-    code, out, err = picknet("calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all")
+    code, out, err = picknet("calibrate", "--model", model, "--data", f"folder={data}")
     assert (code, err) == (0, "")
-    # In each fold there are two captions of each kind, so 18 of each are fitted: 19/20 and 1/20.
-    assert out.splitlines() == [
-        f"{model} on folder all: 40 clips, 20 of them with a good caption (CIDEr above 0.5)",
-        "AUC                         1.000",
-        "expected calibration error  0.050  (10-fold cross-validation, 5 bins of equal width)",
-        "  confidence 0.05: 0.00 good of 20 clips",
-        "  confidence 0.95: 1.00 good of 20 clips",
-        "missing 1 clip:",
-        "  gone: no video named gone",
-        f"written to {model}/card.json",
+    lines = out.splitlines()
+    assert lines[0] == f"{model}: the confidence of captions in the style of folder"
+    assert lines[2:5] == [
+        "fitted on           40 clips of folder val",
+        "clips               40, 20 of them with a good caption",
+        "AUC                 1.000 (1.000 … 1.000)",
     ]
+    assert lines[-3:] == ["missing 1 clip:", "  gone: no video named gone", f"written to {model}/card.json"]
+    assert re.fullmatch(r"0\.\d\d +1\.00      2  #{37}\|##", lines[-4])
     kept = json.loads((model / "card.json").read_text())
     assert kept["trained_on"] == "nothing"
-    assert "| ece | 0.05 |" in (model / "README.md").read_text(encoding="utf-8")
-    assert kept["confidence"] | {"bias": 0, "slope": 0} == {
-        "bias": 0, "slope": 0, "good": "CIDEr above 0.5", "clips": 40, "good_clips": 20, "ece": 0.05, "auc": 1.0,
-        "split": "folder all",
-    }  # fmt: skip
-    assert re.search(r"\n *ece +0\.05\n", picknet("info", model).out)
-    _, again, _ = picknet(
-        "calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all", "--format", "json"
-    )
-    content = json.loads(again)
-    _, table, _ = picknet(
-        "calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all", "--format", "csv"
-    )
-    (row,) = csv.DictReader(io.StringIO(table))
-    assert (row["model"], row["auc"], row["num_missing"]) == (str(model), "1.0", "1")
+    facts = kept["confidence"]["folder"]
+    assert (facts["clips"], facts["good_clips"], facts["auc"], facts["good"]) == (40, 20, 1.0, "CIDEr above 0.5")
+    assert facts["weights"].keys() == {"bias", "likelihood", "entropy", "agreement", "familiarity"}
+    assert facts["typical_state"] == 2.0
+    assert "## Confidence (folder)" in (model / "README.md").read_text(encoding="utf-8")
+    shown = picknet("info", model).out
+    assert "\nConfidence (folder)\n" in shown
+    assert "  fitted on " in shown
+    options = ("calibrate", "--model", model, "--data", data, "--dataset", "folder")
+    content = json.loads(picknet(*options, "--format", "json").out)
     assert content["missing"] == [{"clip": "gone", "reason": "no video named gone"}]
-    assert [bin["num_clips"] for bin in content["bins"]] == [20, 20]
-    assert (content["model"], content["slope"]) == (str(model), kept["confidence"]["slope"])
+    assert (content["model"], content["style"], content["weights"]) == (str(model), "folder", facts["weights"])
+    (row,) = csv.DictReader(io.StringIO(picknet(*options, "--format", "csv").out))
+    assert (row["model"], row["auc"], row["num_missing"]) == (str(model), "1.0", "1")
+
+
+def test_clips_that_models_of_folds_have_not_seen_are_pooled(
+    picknet: Picknet, calibratable: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model, data = calibratable
+    runs = [tmp_path / "fold1", tmp_path / "fold2"]
+    for run, unseen in zip(runs, (range(40, 60), range(60, 80)), strict=True):
+        shutil.copytree(model, run / "model")
+        (run / "clips.json").write_text(json.dumps({"val": {"used": [f"{number:02}" for number in unseen]}}))
+    folds = [word for run in runs for word in ("--fold-model", run)]
+    code, _, err = picknet("calibrate", "--model", model, "--data", f"folder={data}", *folds)
+    assert (code, err) == (0, "")
+    facts = json.loads((model / "card.json").read_text())["confidence"]["folder"]
+    assert facts["clips"] == 80
+    assert facts["fitted_on"] == (
+        "40 clips of folder val and 40 clips of folder train, those captioned by models of folds that had not seen them"
+    )
+    (runs[1] / "clips.json").unlink()
+    code, _, err = picknet("calibrate", "--model", model, "--data", f"folder={data}", *folds)
+    assert (code, err) == (
+        1, f"picknet: {runs[1]}: its clips.json does not name the clips it was validated on\n",
+    )  # fmt: skip
+
+
+def test_the_style_that_is_calibrated_is_that_of_the_data_set(
+    picknet: Picknet, calibratable: tuple[Path, Path], attending_folder: Path, tmp_path: Path
+) -> None:
+    _, data = calibratable
+    model = shutil.copytree(attending_folder, tmp_path / "styled")
+    (model / "card.json").write_text('{"confidence": {"bias": 1, "slope": 2}}')
+    (data / "msrvtt").mkdir()
+    videos = [{"video_id": f"video{number}", "split": "train"} for number in range(10, 50)]
+    for video in videos:
+        (data / "msrvtt" / f"{video['video_id']}.mkv").symlink_to(data / "videos" / "00.mkv")
+    sentences = [{"video_id": one["video_id"], "caption": f"dog {one['video_id']} runs"} for one in videos]
+    annotation = data / "msrvtt" / "train_val_videodatainfo.json"
+    annotation.write_text(json.dumps({"videos": videos, "sentences": sentences}))
+    options = ("calibrate", "--model", model, "--data", f"msrvtt={data / 'msrvtt'}", "--split", "all")
+    assert picknet(*options).out.splitlines()[2] == "fitted on           40 clips of msrvtt all"
+    stored = json.loads((model / "card.json").read_text())["confidence"]
+    assert list(stored) == ["own", "msrvtt"]  # that of its own style was there before
+    assert load(model, style="msrvtt").confidence_note is load(model).confidence_note is None
+    code, out, err = picknet(*options, "--fold-model", model)
+    assert (code, out) == (2, "")
+    assert "--fold-model: the clips of folds have the model's own style, but msrvtt is another" in err
 
 
 def test_if_no_confidence_can_be_fitted_the_card_is_unchanged(
     picknet: Picknet, calibratable: tuple[Path, Path]
 ) -> None:
     model, data = calibratable
-    (data / "captions.json").write_text(json.dumps({f"{number:02}": ["two men"] for number in range(3)}))
-    code, out, err = picknet("calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all")
+    rows = [{"clip": f"{number:02}", "caption": "two men", "split": "val"} for number in range(3)]
+    (data / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, out, err = picknet("calibrate", "--model", model, "--data", f"folder={data}")
     assert (code, out) == (1, "")
-    assert err.startswith("picknet: 0 good and 3 bad captions (good: CIDEr above 0.5): at least 10 of each kind")
+    assert re.match(r"picknet: \d good and \d bad captions \(good: CIDEr above 0.5\): at least 10 of each kind", err)
     assert json.loads((model / "card.json").read_text()) == {"trained_on": "nothing"}
 
 
@@ -373,7 +420,7 @@ def test_a_card_that_cannot_be_written_is_an_error_before_any_clip_is_captioned(
 
     model, data = calibratable
     monkeypatch.setattr("picknet.files._new_file", refuse)
-    monkeypatch.setattr("picknet.captioner.Captioner.caption", lambda *_: pytest.fail("captioned"))
-    code, out, err = picknet("calibrate", "--model", model, "--data", data, "--dataset", "folder", "--split", "all")
+    monkeypatch.setattr("picknet.study.calibration.describe", lambda *_, **__: pytest.fail("captioned"))
+    code, out, err = picknet("calibrate", "--model", model, "--data", f"folder={data}")
     assert (code, out) == (1, "")
     assert err == f"picknet: {model}/card.json: cannot be written (Read-only file system)\n"

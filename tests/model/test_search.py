@@ -47,7 +47,7 @@ def test_a_wide_beam_finds_the_sentence_that_an_exhaustive_search_finds(seed, ex
     decoder = RandomDecoder(seed)
     every = [list(words) for length in range(4) for words in itertools.product(WORDS, repeat=length)]
     best = max(every, key=lambda words: decoder.log_probability(words) / (len(words) + 1) ** exponent)
-    (words, log_probability), *_ = beam_search(decoder, START, beam=100, max_words=3, length_exponent=exponent)
+    (words, log_probability, _), *_ = beam_search(decoder, START, beam=100, max_words=3, length_exponent=exponent)
     assert words == best
     assert log_probability == pytest.approx(decoder.log_probability(best), abs=1e-12)
 
@@ -88,9 +88,10 @@ def test_greedy_search_gives_many_videos_the_sentences_of_each_alone():
 def test_a_beam_of_two_escapes_the_greedy_trap():
     # Greedy: 4 (0.6), then <eos> (0.5): 0.3 in all. Better: 5 (0.4), then <eos> (0.9): 0.36.
     step = table_decoder({BOS: {4: 0.6, 5: 0.4}, 4: {EOS: 0.5, 6: 0.5}, 5: {EOS: 0.9, 6: 0.1}, 6: {EOS: 1.0}})
-    assert beam_search(step, START, beam=1, max_words=5, length_exponent=0.7) == [([4], pytest.approx(math.log(0.3)))]
+    (greedy,) = beam_search(step, START, beam=1, max_words=5, length_exponent=0.7)
+    assert (greedy.words, greedy.log_probability) == ([4], pytest.approx(math.log(0.3)))
     best, *_ = beam_search(step, START, beam=2, max_words=5, length_exponent=0)
-    assert best == ([5], pytest.approx(math.log(0.36)))
+    assert (best.words, best.log_probability) == ([5], pytest.approx(math.log(0.36)))
 
 
 def test_the_length_exponent_lets_a_longer_sentence_win():
@@ -108,7 +109,7 @@ def test_padding_bos_and_unk_are_never_in_a_sentence_and_it_is_never_too_long(be
         probabilities[:, 5] = 0.07
         return np.log(probabilities), states
 
-    (words, log_probability), *_ = beam_search(step, START, beam=beam, max_words=4, length_exponent=1.0)
+    (words, log_probability, _), *_ = beam_search(step, START, beam=beam, max_words=4, length_exponent=1.0)
     assert set(words) <= {4, 5, 6}
     assert len(words) <= 4
     if beam == 1:
@@ -176,3 +177,15 @@ def test_sentences_of_probability_zero_are_not_found():
         ([4], pytest.approx(0.7)),
         ([4, 5], pytest.approx(0.3)),
     ]
+
+
+def test_an_ending_knows_how_open_each_of_its_words_was():
+    # Before 4: a choice of ½, ¼ and ¼, 1.5 bits. After it: of ½ and ½, 1 bit. After 5 and 6 there is no choice.
+    step = table_decoder({BOS: {4: 0.5, 5: 0.25, 6: 0.25}, 4: {EOS: 0.5, 5: 0.5}, 5: {EOS: 1.0}, 6: {EOS: 1.0}})
+    bit = math.log(2)
+    expected = {(4,): [1.5 * bit, bit], (4, 5): [1.5 * bit, bit, 0.0], (5,): [1.5 * bit, 0.0], (6,): [1.5 * bit, 0.0]}
+    for ending in all_endings(step, START, beam=5, max_words=5):
+        assert ending.entropies == pytest.approx(expected[tuple(ending.words)])
+    first, second = greedy(lambda rows: step, np.zeros((2, 1)), max_words=5)
+    assert first == second
+    assert first.entropies == pytest.approx(expected[tuple(first.words)])

@@ -16,7 +16,8 @@ BLUE = (30, 60, 200)
 
 
 def segment(start: float, end: float, text: str = "a cat", confidence: float | None = None) -> types.SimpleNamespace:
-    return types.SimpleNamespace(start=start, end=end, text=text, confidence=confidence, picks=())
+    not_sure = None if text else "confidence 0.10 is below 0.5"
+    return types.SimpleNamespace(start=start, end=end, text=text, confidence=confidence, picks=(), not_sure=not_sure)
 
 
 def blue(count: int, *, width: int = 160, height: int = 90) -> list[Thumbnail]:
@@ -39,6 +40,12 @@ def blue_pixels(image: Image.Image) -> np.ndarray:
     """(height, width) of truth values; JPEG leaves colours nearly as they were."""
     is_blue: np.ndarray = (np.abs(np.asarray(image.convert("RGB"), int) - BLUE) < 12).all(axis=2)
     return is_blue
+
+
+def test_a_segment_that_is_not_sure_says_so(tmp_path: Path) -> None:
+    (unsure,) = board_of(tmp_path / "unsure.png", [segment(0, 10, "", 0.1)])
+    (said,) = board_of(tmp_path / "said.png", [segment(0, 10, "not sure", 0.1)])
+    assert (np.asarray(unsure) == np.asarray(said)).all()
 
 
 def in_a_row(*seconds: float) -> list[types.SimpleNamespace]:

@@ -628,8 +628,9 @@ def test_the_command_prints_an_object_for_each_pick(model_folder, chunks):
     out, err = process.communicate(b"".join(chunks), timeout=60)
     updates = [json.loads(line) for line in out.splitlines()]
     assert process.returncode == 0
-    keys = ["video", "seconds", "caption", "changed", "confidence", "num_picks", "picks", "total_picks", "frames_seen"]
-    assert [list(update) for update in updates] == [[*keys, "scene", "lag", "model", "damage"]] * len(updates)
+    keys = ["video", "seconds", "caption", "changed", "confidence", "not_sure", "num_picks", "picks", "total_picks"]
+    keys += ["frames_seen", "scene", "lag", "model", "damage"]
+    assert [list(update) for update in updates] == [keys] * len(updates)
     assert [update["total_picks"] for update in updates] == list(range(1, len(updates) + 1))
     assert updates[0]["changed"]
     assert re.fullmatch(

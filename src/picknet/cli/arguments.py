@@ -112,6 +112,13 @@ Beam = Annotated[
         metavar="N", min=1, help="Beam width; 1 is greedy.", show_default="the model's", rich_help_panel=MODEL
     ),
 ]
+MinConfidence = Annotated[
+    float | None,
+    typer.Option(
+        metavar="P", min=0, max=1, help="Say `not sure` instead of a caption with a lower confidence than P.",
+        show_default="print every caption", rich_help_panel=OUTPUT,
+    ),
+]  # fmt: skip
 Data = Annotated[Path, typer.Option(metavar="DIR", help="The data folder, with videos/ and captions/.")]
 OnePicker = Annotated[
     PickerName, typer.Option(metavar="PICKER", help=f"One of {', '.join(PickerName)}.", rich_help_panel=PICKING)
@@ -274,8 +281,9 @@ def _matching(pattern: str) -> list[str]:
     return [] if "\0" in pattern else sorted(glob.glob(pattern, recursive=True))
 
 
-def note_no_confidence(style: str) -> None:
-    note(f"--style {style}: no confidence, which is calibrated for the model's own style only")
+def note_no_confidence(captioner: "Captioner", style: str) -> None:
+    if captioner.confidence_note:
+        note(f"--style {style}: {captioner.confidence_note}")
 
 
 def sheet_paths(sheet: Path, videos: Sequence[str]) -> list[Path]:

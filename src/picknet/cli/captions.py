@@ -19,6 +19,7 @@ from picknet.cli.arguments import (
     Change,
     Frames,
     K,
+    MinConfidence,
     Model,
     OnePicker,
     Out,
@@ -74,6 +75,7 @@ def caption(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    min_confidence: MinConfidence = None,
     quiet: Quiet = False,
     model: Model = None,
     style: Style = None,
@@ -123,9 +125,11 @@ def caption(
         check_out(out)
         for folder in {path.parent for path in sheets if path}:
             check_folder(folder)
-        if style and (candidates or sheet or format is not ResultFormat.text):
-            note_no_confidence(style)
-        captioning = _Captioning(model, style, picker, rate, k, change, frames, seed, beam, candidates or 1)
+        captioning = _Captioning(
+            model, style, picker, rate, k, change, frames, seed, beam, candidates or 1, min_confidence
+        )
+        if style and min_confidence is None and (candidates or sheet or format is not ResultFormat.text):
+            note_no_confidence(captioning.loaded(), style)
         num_failed = len(problems) + _caption_all(
             captioning,
             zip(sources, sheets, strict=True),
@@ -236,6 +240,7 @@ class _Captioning:
     seed: int
     beam: int | None
     candidates: int
+    min_confidence: float | None
 
     def __call__(self, task: tuple[Source, Path | None]) -> "tuple[Caption, list[Thumbnail], Path | None]":
         """A video and where its sheet goes -> the caption, and what the sheet is made of"""
@@ -244,12 +249,21 @@ class _Captioning:
         if sheet_path:
             kept = _WithThumbnails(self.picker, self.frames or self.captioner.config.video.num_frames)
         caption = self.captioner.caption(
-            video, picker=kept or self.picker, beam=self.beam, num_frames=self.frames, candidates=self.candidates
+            video,
+            picker=kept or self.picker,
+            beam=self.beam,
+            num_frames=self.frames,
+            candidates=self.candidates,
+            min_confidence=self.min_confidence,
         )
         return caption, kept.thumbnails if kept else [], sheet_path
 
     @functools.cached_property
     def captioner(self) -> "Captioner":
+        return self.loaded()
+
+    def loaded(self) -> "Captioner":
+        """A captioner of its own; `captioner` is for the process that captions, since no copy can be sent to others."""
         from picknet.captioner import load
 
         return load(self.model, style=self.style)
@@ -297,7 +311,7 @@ def _write_sheet(path: Path, frames: Sequence["Thumbnail"], result: "Caption") -
 
     title = Path(result.video).name
     sheet = contact_sheet(
-        frames, result.picks, result.text, title=title, confidence=result.confidence, seconds=result.seconds
+        frames, result.picks, result.display_text, title=title, confidence=result.confidence, seconds=result.seconds
     )
     save(sheet, path)
 
@@ -329,7 +343,7 @@ class _Table:
             return self._csv(result)
         name = f"{shown(result.video)}: " if self.has_names else ""
         candidates = result.candidates if self.num_candidates else ()
-        lines = [f"{one.probability:.4f}  {one.text}" for one in candidates] or [result.text]
+        lines = [f"{one.probability:.4f}  {one.text}" for one in candidates] or [result.display_text]
         if candidates and result.confidence is not None:
             lines[0] += f" (confidence {result.confidence:.2f})"
         return "".join(f"{name}{line}\n" for line in lines)

@@ -284,76 +284,89 @@ def calibrate(
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="A model folder or a run folder, whose card.json is updated.")
     ],
-    data: Data,
+    data: Annotated[
+        str, typer.Option(metavar="[DATASET=]DIR", help="The data folder, with videos/ and captions/.")
+    ],
     dataset: Dataset = DatasetName.msvd,
     split: Annotated[
         SplitName, typer.Option(metavar="SPLIT", help="Clips that the model was not trained on.")
     ] = SplitName.val,
+    fold_model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RUN", help="The run of a fold, for the training clips that it has not seen; repeat it for each.",
+        ),
+    ] = None,
     format: OutputFormat = None,
     out: Out = None,
     quiet: Quiet = False,
-) -> None:
+) -> None:  # fmt: skip
     """Fit a model's confidence in its captions.
 
     \b
-    Example:
+    Examples:
       picknet calibrate --model runs/msvd --data msvd/
+      picknet calibrate --model runs/msvd --data msvd/ --fold-model runs/fold1 --fold-model runs/fold2
+      picknet calibrate --model runs/msvd --data msrvtt=msrvtt/ --split all
 
-    The two numbers that turn log-probabilities into a confidence are stored in the model's card.json.
+    It is fitted for captions in the style of the data set: one of the model's other styles, or else its own. The
+    weights are stored in the model's card.json, and picknet info shows how good they are.
     """
     format = format_for(out, format, RESULT_SUFFIXES, default=ResultFormat.text)
 
-    from picknet.captioner import NothingToCaption, load
-    from picknet.data.split import Missing, load_split
+    from picknet.captioner import load
+    from picknet.data.split import data_folders, load_split, only
     from picknet.files import written_whole
-    from picknet.model import confidence
-    from picknet.model.card import CARD, write_card
-    from picknet.video.file import UnreadableVideo
+    from picknet.model.card import CARD, report, write_card
+    from picknet.model.confidence import with_entry
+    from picknet.study import calibration
 
-    clips = load_split(data, dataset=dataset.value, split=split.value)
+    ((name, folder),) = ((found.dataset, found.folder) for found in data_folders([data], dataset.value))
     captioner = load(model)
+    if name in (styles := captioner.runtime.vocabulary.styles):
+        if fold_model:
+            raise BadUsage(f"--fold-model: the clips of folds have the model's own style, but {name} is another")
+        captioner = load(model, style=name)
+    parts = [(captioner, load_split(folder, dataset=name, split=split.value))]
+    if fold_model:
+        train = load_split(folder, dataset=name, split="train")
+        parts += [(load(run), only(train, run)) for run in fold_model]
     card = captioner.runtime.folder / CARD
     with written_whole(card) as same:  # minutes before there is a new card, find out whether it can be written
         same.write_bytes(card.read_bytes())
     check_out(out)
-    captions, missing = {}, list(clips.missing)
-    with progress("captioning", len(clips.clips)) as advance:
-        for clip in clips.clips:
-            try:
-                caption = captioner.caption(clip.path)
-            except (UnreadableVideo, NothingToCaption) as error:
-                missing.append(Missing(clip.name, str(error)))
-            else:
-                captions[clip.name] = (caption.text, caption.log_probability)
-            advance()
-    references = {clip.name: clip.captions for clip in clips.clips if clip.name in captions}
-    fitted = confidence.calibrate(captions, references)
-    facts = {**fitted.as_json(), "split": f"{dataset.value} {split.value}"}
+    samples, missing = [], []
+    with progress("captioning", sum(len(clips.clips) for _, clips in parts)) as advance:
+        for writer, clips in parts:
+            described, lost = calibration.describe(writer, clips, like=captioner, on_clip=lambda clip: advance())
+            samples.append(described)
+            missing += lost
+    fitted = calibration.calibrate(*samples)
+    fitted_on = f"{many(len(samples[0]), 'clip')} of {name} {split.value}"
+    if fold_model:
+        unseen = many(sum(map(len, samples[1:])), "clip")
+        fitted_on += f" and {unseen} of {name} train, those captioned by models of folds that had not seen them"
+    facts = {"fitted_on": fitted_on, **fitted.to_dict()}
     runtime = captioner.runtime
-    write_card(runtime.folder, runtime.card | {"confidence": facts}, runtime.config, runtime.vocabulary)
-    result = {"model": captioner.name, **facts}
+    write_card(
+        runtime.folder, with_entry(runtime.card, name, facts, styles=styles), runtime.config, runtime.vocabulary
+    )
+    result = {"model": captioner.name, "style": name, **facts}
     with opened(out) as write:
         if format is ResultFormat.text:
             lines = [
-                f"{captioner.name} on {facts['split']}: {many(fitted.num_clips, 'clip')}, "
-                f"{fitted.num_good} of them with a good caption (CIDEr above {confidence.GOOD_CIDER})",
-                f"AUC                         {fitted.auc:.3f}",
-                f"expected calibration error  {fitted.ece:.3f}  ({confidence.NUM_FOLDS}-fold cross-validation, "
-                f"{confidence.NUM_BINS} bins of equal width)",
-                *(
-                    f"  confidence {part.confidence:.2f}: {part.good:.2f} good of {many(part.num_clips, 'clip')}"
-                    for part in fitted.bins
-                ),
+                f"{captioner.name}: the confidence of captions in the style of {name}",
+                *(f"{label:20}{text}".rstrip() for label, text in report(facts)),
                 *_missing_text(missing, "with --format json"),
                 f"written to {card}",
             ]
             write("\n".join(lines) + "\n")
         elif format is ResultFormat.csv:
-            write(_csv([result | {"num_missing": len(missing)}]))
+            flat = {key: value for key, value in result.items() if not isinstance(value, dict | list)}
+            write(_csv([flat | {"num_missing": len(missing)}]))
         else:
-            bins = [dataclasses.asdict(part) for part in fitted.bins]
             reasons = [{"clip": clip.name, "reason": clip.reason} for clip in missing]
-            write(json.dumps(result | {"bins": bins, "missing": reasons}) + "\n")
+            write(json.dumps(result | {"missing": reasons}) + "\n")
 
 
 def compare(

@@ -13,6 +13,7 @@ import typer
 from picknet.cli.arguments import (
     OUTPUT,
     Beam,
+    MinConfidence,
     Model,
     Out,
     OutputFormat,
@@ -63,6 +64,7 @@ def stream(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    min_confidence: MinConfidence = None,
     quiet: Quiet = False,
     fps: Annotated[
         float,
@@ -137,14 +139,14 @@ def stream(
             note=printer.note,
         )
         if style and format is not ResultFormat.text:
-            note_no_confidence(style)
+            note_no_confidence(captioner, style)
         num_picks = num_captions = 0
         shown: list[tuple[Thumbnail, str]] = []
         picker = _WithThumbnail(chosen) if sheet_path else None
         try:
-            for update in captioner.stream(live, picker=picker or chosen, beam=beam):
+            for update in captioner.stream(live, picker=picker or chosen, beam=beam, min_confidence=min_confidence):
                 if picker and picker.newest and len(shown) < MAX_SHOWN:
-                    shown.append((picker.newest, update.text))
+                    shown.append((picker.newest, update.display_text))
                 num_picks, num_captions = update.total_picks, num_captions + update.changed
                 if update.changed or not only_changes:
                     printer.print(update)
@@ -205,10 +207,10 @@ class _Printer:
                 self._write(header + csv_row(*(content[name] for name in CSV_COLUMNS)))
                 self._has_header = True
             elif not self._rewrites:
-                self._write(f"{clock(update.seconds)}  {update.text}\n")
+                self._write(f"{clock(update.seconds)}  {update.display_text}\n")
             else:
                 picks = f"{many(update.total_picks, 'pick')} of {many(update.frames_seen, 'frame')}"
-                line = f"{clock(update.seconds)}  {update.text}  ({picks})"
+                line = f"{clock(update.seconds)}  {update.display_text}  ({picks})"
                 self._line = line[: shutil.get_terminal_size().columns - 1]
                 self._write(f"\r\x1b[2K{self._line}")
 

@@ -12,6 +12,7 @@ from picknet.cli.arguments import (
     OUTPUT,
     BadUsage,
     Beam,
+    MinConfidence,
     Model,
     PickerName,
     Quiet,
@@ -29,7 +30,6 @@ from picknet.cli.output import format_for, is_special, opened
 from picknet.cli.terminal import note, say, shown, video_progress
 
 if TYPE_CHECKING:
-    from picknet.captioner import Captioner
     from picknet.picking.picker import Pick, Picker
     from picknet.results import Segment
     from picknet.show.page import Thumbnail
@@ -89,6 +89,7 @@ def timeline(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    min_confidence: MinConfidence = None,
     quiet: Quiet = False,
     model: Model = None,
     style: Style = None,
@@ -127,9 +128,9 @@ def timeline(
 
     for path in (path for path in (*places, *sheets) if path and not is_special(path)):
         check_folder(path.parent)  # before a long film is read
-    if style and (sheet or format in (TimelineFormat.json, TimelineFormat.jsonl, TimelineFormat.csv)):
-        note_no_confidence(style)
     captioner = load(model, style=style)
+    if style and (sheet or format in (TimelineFormat.json, TimelineFormat.jsonl, TimelineFormat.csv)):
+        note_no_confidence(captioner, style)
     picker = captioner.picker if rate is None else captioner.picker_at(rate)
     num_failed = len(problems)
     has_header = False
@@ -138,7 +139,12 @@ def timeline(
             progress.begin(video)
             board = Storyboard(path, title=Path(name).name) if path else None
             watcher = _Watcher(picker, progress.at, keep=board is not None)
-            segments = _segments(captioner, video, watcher, board, fps=fps, beam=beam)
+            segments = _segments(
+                captioner.timeline(video, fps=fps, picker=watcher, beam=beam, min_confidence=min_confidence),
+                video,
+                watcher,
+                board,
+            )
             prefix = f"{shown(name)}: " if len(found) > 1 and not place and format is TimelineFormat.text else ""
             try:
                 # An unreadable film fails here, before the header of its file is written.
@@ -207,18 +213,12 @@ def _places(
 
 
 def _segments(
-    captioner: "Captioner",
-    video: str,
-    watcher: "_Watcher",
-    board: "Storyboard | None",
-    *,
-    fps: float,
-    beam: int | None,
+    segments: "Iterator[Segment]", video: str, watcher: "_Watcher", board: "Storyboard | None"
 ) -> "Iterator[Segment]":
     """The segments of a film, each of which is drawn into the storyboard as it passes."""
     damage = None
     try:
-        for segment in captioner.timeline(video, fps=fps, picker=watcher, beam=beam):
+        for segment in segments:
             damage = segment.damage
             if board:
                 board.add(segment, watcher.take(segment.picks))

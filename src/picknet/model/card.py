@@ -11,11 +11,13 @@ from typing import Any
 
 from picknet.config import Config
 from picknet.files import write_text
+from picknet.model.confidence import entries
 from picknet.text import Vocabulary
 
 CARD = "card.json"
 PAGE = "README.md"
 Rows = list[tuple[str, str]]
+BAR_LENGTH = 40
 BULLET = "-"
 """The name of a row that is one of a list."""
 
@@ -81,10 +83,50 @@ def _cell(text: str) -> str:
 
 def sections(card: Mapping[str, Any]) -> dict[str, Rows]:
     """The facts of a card but for its description, under headings; those that nobody expected under the last one."""
-    found = {title: [row for name in names if name in card for row in _rows(name, card[name])]
-             for title, names in SECTIONS.items()}  # fmt: skip
+    found: dict[str, Rows] = {}
+    for title, names in SECTIONS.items():
+        if title == "Confidence":
+            found |= {
+                f"{title} ({style})" if style else title: report(facts) or _rows("confidence", facts)
+                for style, facts in entries(card).items()
+            }
+        else:
+            found[title] = [row for name in names if name in card for row in _rows(name, card[name])]
     placed = {"description", *(name for names in SECTIONS.values() for name in names)}
     return found | {"More": [row for name, value in card.items() if name not in placed for row in _rows(name, value)]}
+
+
+def report(facts: Mapping[str, Any]) -> Rows:
+    """What a card says about the confidence in one style, with a reliability diagram; nothing for an older card.
+
+    In a bin, # reach to the share of good captions, and | stands at the mean confidence.
+    """
+    if not facts.keys() >= {"own", "sure", "weights", "words", "auc_interval", "ece_by_chance", "reliability"}:
+        return []
+    own, sure, weights, words = facts["own"], facts["sure"], facts["weights"], facts["words"]
+    low, high = facts["auc_interval"]
+    mean = f"a mean confidence of {own['confidence']:.2f}, and {own['good']:.0%} of them good"
+    good = f"{sure['good']:.0%} of them good" if sure["clips"] else "so none of them good"
+    order = sorted(words, key=words.__getitem__)
+    signs = f"; {len(words)} words, from {order[0]} ({words[order[0]]:+.2f}) to {order[-1]} ({words[order[-1]]:+.2f})"
+    return [
+        ("means", f"the probability that a caption is good: {facts['good']}, against captions by people"),
+        ("fitted on", facts["fitted_on"]),
+        ("clips", f"{facts['clips']:,}, {facts['good_clips']:,} of them with a good caption"),
+        *([("its own clips", f"{own['clips']:,}, {mean}")] if own["clips"] < facts["clips"] else []),
+        ("AUC", f"{facts['auc']:.3f} ({low:.3f} … {high:.3f})"),
+        ("calibration error", f"{facts['ece']:.3f}; a perfect confidence would show {facts['ece_by_chance']:.3f}"),
+        (f"above {sure['above']:g}", f"{sure['clips']:,} clips, {good}"),
+        ("weights", ", ".join(f"{name} {weight:+.2f}" for name, weight in weights.items()) + (signs if words else "")),
+        ("confidence", "good  clips"),
+        *((f"{part['confidence']:.2f}", _bar(part)) for part in facts["reliability"]),
+    ]
+
+
+def _bar(part: Mapping[str, Any]) -> str:
+    bar = list(("#" * round(BAR_LENGTH * part["good"])).ljust(BAR_LENGTH + 1))
+    bar[round(BAR_LENGTH * part["confidence"])] = "|"
+    return f"{part['good']:.2f}  {part['clips']:5,}  {''.join(bar)}".rstrip()
 
 
 def _rows(name: str, value: Any) -> Rows:

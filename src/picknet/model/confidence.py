@@ -1,29 +1,25 @@
-"""The confidence of a caption: the probability that it is good, fitted on clips that have captions by people.
+"""The confidence of a caption: the probability that it is good, a CIDEr above 0.5 against captions by people.
 
-A caption is good when its CIDEr against the clip's reference captions is above 0.5. The only input is the mean
-log-probability of its words, which costs nothing; entropies, lengths, picks and the margin over other sentences added
-nothing significant on a hundred clips. Platt scaling makes it a probability: two numbers in the model's card.
+It is a logistic function of what the search for the caption tells, `Signals`, and of the caption's words: one with
+"guitar" is good more often than an equally likely one with "man". The weights are fitted for each style by
+`study/calibration.py` and stored in the model's card, by the data set whose style it is.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from picknet.errors import PicknetError
+from picknet.model.sentences import Signals
 
-Array = NDArray[Any]
-
-GOOD_CIDER = 0.5
-"""A caption with a CIDEr above this is good; 1.0 is printed as 100 in the tables."""
-MIN_OF_A_KIND = 10
-"""A calibration needs this many good captions, and this many bad ones."""
-NUM_FOLDS = 10
-NUM_BINS = 5
+SIGNALS = ("likelihood", "entropy", "agreement", "familiarity")
+"""Those of `Signals`; familiarity is log(state / typical state)."""
+LOWEST = -100.0
+"""Stands for -inf: the likelihood of no sentence, the familiarity of an empty state."""
+OWN_STYLE = "its own style"
+"""What an entry of a card without a name is called."""
 
 
 class BadCalibration(PicknetError):
@@ -32,146 +28,101 @@ class BadCalibration(PicknetError):
 
 @dataclass(frozen=True)
 class Confidence:
-    """P(good) = 1 / (1 + exp(-(bias + slope · m))), m the mean log-probability of a caption's words and its <eos>."""
+    """P(good) = 1 / (1 + exp(-x)), where x is the bias, the weighted signals and the weights of the caption's words."""
 
     bias: float
-    slope: float
+    weights: Mapping[str, float]
+    """By names of `SIGNALS`."""
+    words: Mapping[str, float] = field(default_factory=dict)
+    typical_state: float = 1.0
+    """The mean length of the encoder's state, by which that of a caption is measured: each model has its own scale."""
 
-    @classmethod
-    def from_card(cls, card: Mapping[str, Any], path: Path) -> "Confidence | None":
-        """The confidence in a model's card, read from this path; None if the model is not calibrated."""
-        if (stored := card.get("confidence")) is None:
-            return None
-        try:
-            bias, slope = float(stored["bias"]), float(stored["slope"])
-        except (TypeError, KeyError, ValueError, OverflowError):
-            bias = slope = math.nan
-        if not math.isfinite(bias) or not math.isfinite(slope):
-            raise BadCalibration(f"{path}: confidence needs two numbers, bias and slope; remove it, calibrate again")
-        return cls(bias, slope)
+    def of(self, signals: Signals) -> float:
+        """The probability that a caption is good."""
+        return self.at(values(signals, typical_state=self.typical_state), signals.words)
 
-    def of(self, text: str, log_probability: float) -> float:
-        """The probability that a caption is good, given the log-probability of all its words and its <eos>."""
-        return float(self.at(np.array([mean_log_probability(text, log_probability)]))[0])
+    def at(self, told: Mapping[str, float], words: Iterable[str]) -> float:
+        """told: the signals' `values`."""
+        x = self.bias + sum(weight * told[name] for name, weight in self.weights.items())
+        x += sum(self.words.get(word, 0.0) for word in words)
+        return 0.5 + 0.5 * math.tanh(x / 2)  # the logistic function; tanh cannot overflow
 
-    def at(self, means: Array) -> Array:
-        """means: (n,) -> probabilities (n,)"""
-        # The logistic function, written with tanh, which cannot overflow.
-        probabilities: Array = 0.5 + 0.5 * np.tanh((self.bias + self.slope * means) / 2)
-        return probabilities
-
-
-@dataclass(frozen=True)
-class Bin:
-    """The clips whose confidence is in one part of the range from 0 to 1."""
-
-    num_clips: int
-    confidence: float
-    """Their mean confidence."""
-    good: float
-    """The share of them whose captions are good: equal to the confidence if it is well calibrated."""
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """A fitted confidence, and its quality on clips it was not fitted on, by cross-validation."""
-
-    confidence: Confidence
-    num_clips: int
-    num_good: int
-    bins: tuple[Bin, ...]
-    """Those with at least one clip, in ascending order."""
-    auc: float
-    """The probability that a good caption gets a higher confidence than a bad one."""
-
-    @property
-    def ece(self) -> float:
-        """The expected calibration error: |confidence - share of good captions| of a clip's bin, mean over clips."""
-        return sum(bin.num_clips * abs(bin.confidence - bin.good) for bin in self.bins) / self.num_clips
-
-    def as_json(self) -> dict[str, Any]:
-        """The facts that go into the model's card."""
+    def to_dict(self) -> dict[str, Any]:
         return {
-            "bias": round(self.confidence.bias, 4),
-            "slope": round(self.confidence.slope, 4),
-            "good": f"CIDEr above {GOOD_CIDER}",
-            "clips": self.num_clips,
-            "good_clips": self.num_good,
-            "ece": round(self.ece, 4),
-            "auc": round(self.auc, 4),
+            "weights": {"bias": round(self.bias, 4)} | {name: round(one, 4) for name, one in self.weights.items()},
+            "words": {word: round(weight, 3) for word, weight in self.words.items()},
+            "typical_state": round(self.typical_state, 4),
         }
 
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Confidence":
+        """From an entry of a card; raises an ordinary error where it is no such thing."""
+        if "slope" in stored:  # an older card, whose confidence knew the likelihood alone
+            stored = {"weights": {"bias": stored["bias"], "likelihood": stored["slope"]}}
+        weights = {name: _finite(one) for name, one in stored["weights"].items()}
+        if unknown := weights.keys() - {"bias", *SIGNALS}:
+            raise ValueError(f"unknown signals {', '.join(unknown)}")
+        words = {word: _finite(one) for word, one in stored.get("words", {}).items()}
+        typical_state = _finite(stored.get("typical_state", 1.0))
+        if typical_state <= 0:
+            raise ValueError(f"typical_state is {typical_state}")
+        return cls(weights.pop("bias"), weights, words, typical_state)
 
-def mean_log_probability(text: str, log_probability: float) -> float:
-    """The mean over a caption's words and its <eos>."""
-    return log_probability / (len(text.split()) + 1)
+    @classmethod
+    def from_card(
+        cls, card: Mapping[str, Any], path: Path, *, style: str | None = None, styles: Collection[str] = ()
+    ) -> "Confidence | None":
+        """The confidence for a style in a model's card, read from this path; None if it is not calibrated for that.
 
-
-def calibrate(captions: Mapping[str, tuple[str, float]], references: Mapping[str, Sequence[str]]) -> Calibration:
-    """Fit a confidence. captions: clip -> (text, log-probability); references: clip -> captions by people.
-
-    Its quality is measured by 10-fold cross-validation: each clip is scored by a fit without its fold. A fold is a run
-    of consecutive clips, since neighbours in a data set are often cut from one film.
-    """
-    # Imported late: captioning needs neither.
-    from picknet.metrics import Cider
-    from picknet.text import tokenise
-
-    scores = Cider({clip: [tokenise(one) for one in references[clip]] for clip in captions}).scores(
-        list(captions), [tokenise(text) for text, _ in captions.values()]
-    )
-    good = scores > GOOD_CIDER
-    num_good = int(good.sum())
-    if min(num_good, len(good) - num_good) < MIN_OF_A_KIND:
-        raise BadCalibration(
-            f"{num_good} good and {len(good) - num_good} bad captions (good: CIDEr above {GOOD_CIDER}): "
-            f"at least {MIN_OF_A_KIND} of each kind are needed to calibrate; take a larger split"
-        )
-    means = np.array([mean_log_probability(*caption) for caption in captions.values()])
-    held_out = np.empty(len(good))
-    for fold in np.array_split(np.arange(len(good)), NUM_FOLDS):
-        rest = np.delete(np.arange(len(good)), fold)
-        held_out[fold] = fit(means[rest], good[rest]).at(means[fold])
-    return Calibration(fit(means, good), len(good), num_good, calibration_bins(held_out, good), auc(held_out, good))
-
-
-def fit(means: Array, good: Array) -> Confidence:
-    """Maximise the likelihood by Newton's method; means: (n,), good: (n,) bool.
-
-    As in Platt's paper the targets are not 1 and 0 but the rule of succession's estimates: a few clips that happen to
-    be perfectly separated do not give a confidence that is always 0 or 1.
-    """
-    num_good, num_bad = int(good.sum()), int((~good).sum())
-    targets = np.where(good, (num_good + 1) / (num_good + 2), 1 / (num_bad + 2))
-    inputs = np.column_stack([np.ones(len(means)), means])  # (n, 2)
-
-    def loss(weights: Array) -> float:
-        logits = inputs @ weights
-        return float((np.logaddexp(0, logits) - targets * logits).sum())
-
-    weights = np.zeros(2)
-    for _ in range(100):
-        probabilities = Confidence(*weights).at(means)
-        gradient = inputs.T @ (probabilities - targets)
-        curvature = (inputs.T * (probabilities * (1 - probabilities))) @ inputs
-        # If all means are equal the curvature is singular; the pseudo-inverse gives one of many equally good steps.
-        step = np.linalg.pinv(curvature, hermitian=True) @ gradient
-        while loss(weights - step) > loss(weights):  # overshot
-            step /= 2
-        weights = weights - step
-        if np.abs(step).max() < 1e-9:
-            break
-    return Confidence(*weights.tolist())
+        styles: those that the model has beside its own.
+        """
+        stored = entries(card)
+        own = own_entry(stored, styles)
+        if (name := style if style else own) not in stored:
+            return None
+        try:
+            return cls.from_dict(stored[name])
+        except (TypeError, KeyError, ValueError, OverflowError, AttributeError) as error:
+            raise BadCalibration(
+                f"{path}: the confidence of {name or OWN_STYLE} cannot be read; remove it, calibrate again "
+                f"(needed: weights with a bias and any of {', '.join(SIGNALS)})"
+            ) from error
 
 
-def calibration_bins(confidences: Array, good: Array) -> tuple[Bin, ...]:
-    """The clips in five bins of equal width, empty ones left out; confidences: (n,), good: (n,) bool."""
-    places = np.minimum((confidences * NUM_BINS).astype(int), NUM_BINS - 1)
-    members = [places == place for place in np.unique(places)]
-    return tuple(Bin(int(m.sum()), float(confidences[m].mean()), float(good[m].mean())) for m in members)
+def values(signals: Signals, *, typical_state: float) -> dict[str, float]:
+    """The numbers that are weighted, by names of `SIGNALS`."""
+    share = signals.state / typical_state
+    return {
+        "likelihood": max(signals.likelihood, LOWEST),
+        "entropy": signals.entropy,
+        "agreement": signals.agreement,
+        "familiarity": math.log(share) if share > 0 else LOWEST,
+    }
 
 
-def auc(confidences: Array, good: Array) -> float:
-    """The share of (good, bad) pairs of captions in which the good one has the higher confidence; a tie counts half."""
-    difference = confidences[good][:, None] - confidences[~good]
-    return float((difference > 0).mean() + 0.5 * (difference == 0).mean())
+def entries(card: Mapping[str, Any]) -> dict[str | None, Any]:
+    """What a card says about confidence, by data set; None for an old card, which did not name it."""
+    stored = card.get("confidence")
+    if stored is None:
+        return {}
+    return {None: stored} if not isinstance(stored, Mapping) or "bias" in stored else dict(stored)
+
+
+def with_entry(
+    card: Mapping[str, Any], dataset: str, facts: Mapping[str, Any], *, styles: Collection[str]
+) -> dict[str, Any]:
+    """A card with the confidence for captions in the style of a data set: its own where that is none of the others."""
+    is_own = dataset not in styles
+    kept = {name or "own": one for name, one in entries(card).items() if not is_own or name in styles}
+    return {**card, "confidence": {dataset: dict(facts)} | kept if is_own else kept | {dataset: dict(facts)}}
+
+
+def own_entry(stored: Collection[str | None], styles: Collection[str]) -> str | None:
+    """The name of the model's own style among those of its card's entries: the one that is no other style."""
+    return next((name for name in stored if name not in styles), None)
+
+
+def _finite(number: Any) -> float:
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"{number} is not a finite number")
+    return value

@@ -15,6 +15,8 @@ Step = Callable[[Array, Array], tuple[Array, Array]]
 
 MORE_WORDS = 5
 """How many words an unfinished sentence may add to score above the best finished one before the search stops."""
+LOWEST = -80.0
+"""A log-probability whose probability adds nothing to a sum, and is no subnormal number, which is slow."""
 BLOCK = 64
 """Block size in the search for the highest log-probabilities."""
 
@@ -25,6 +27,8 @@ class Ending(NamedTuple):
     words: list[int]
     """Without <eos>."""
     log_probability: float
+    entropies: Sequence[float] = ()
+    """How open each word and <eos> were: the entropy of the decoder's probabilities there, in nats."""
 
     def score(self, length_exponent: float) -> float:
         """Log-probability over length ** exponent, by which sentences are ranked; <eos> counts as a word."""
@@ -76,22 +80,24 @@ def greedy(
     step = step_of(rows)
     sentences = np.full((len(states), 1), begin, dtype=np.int64)
     totals = np.zeros(len(states))  # log P of each sentence so far
+    entropies = np.empty((len(states), 0))  # before each word
     for length in range(1, max_words + 2):
         log_probabilities, states = step(sentences[:, -1], states)
         longer = _longer(totals, log_probabilities, never_written, must_end=length > max_words)
         words = longer.argmax(axis=1)
         totals = longer.max(axis=1)
         sentences = np.column_stack([sentences, words])
+        entropies = np.column_stack([entropies, _entropies(log_probabilities)])
 
         ended = words == EOS
-        for row, sentence, total in zip(rows[ended], sentences[ended, 1:-1].tolist(), totals[ended], strict=True):
-            found[row] = Ending(sentence, float(total))
+        for row, ending in zip(rows[ended], _endings(ended, sentences, totals, entropies), strict=True):
+            found[row] = ending
         still_open = ~ended & (totals > -math.inf)
         if not still_open.any():
             break
         if not still_open.all():
             rows, states = rows[still_open], states[still_open]
-            sentences, totals = sentences[still_open], totals[still_open]
+            sentences, totals, entropies = sentences[still_open], totals[still_open], entropies[still_open]
             step = step_of(rows)
     return found
 
@@ -118,6 +124,7 @@ def _beam_steps(
     sentences = np.full((beam, 1), begin, dtype=np.int64)
     totals = np.full(beam, -math.inf)  # log P of each sentence so far
     totals[0] = 0.0
+    entropies = np.empty((beam, 0))  # before each word
     states = np.repeat(state, beam, axis=0)
     for length in range(1, max_words + 2):
         log_probabilities, states = step(sentences[:, -1], states)
@@ -125,14 +132,27 @@ def _beam_steps(
         parents, words = _highest(longer, beam)
         totals = longer[parents, words]
         sentences = np.column_stack([sentences[parents], words])
+        entropies = np.column_stack([entropies, _entropies(log_probabilities)])[parents]
         states = states[parents]
 
         ended = (words == EOS) & (totals > -math.inf)
-        endings = list(map(Ending, sentences[ended, 1:-1].tolist(), totals[ended].tolist()))
+        endings = _endings(ended, sentences, totals, entropies)
         totals[ended] = -math.inf
         yield endings, float(totals.max())
         if totals.max() == -math.inf:
             return
+
+
+def _endings(ended: Array, sentences: Array, totals: Array, entropies: Array) -> list[Ending]:
+    """The rows in which a sentence has ended; sentences begin with <bos> and end with <eos>."""
+    return list(map(Ending, sentences[ended, 1:-1].tolist(), totals[ended].tolist(), entropies[ended].tolist()))
+
+
+def _entropies(log_probabilities: Array) -> Array:
+    """log_probabilities: (n, V) -> nats: (n,)"""
+    finite = np.maximum(log_probabilities, LOWEST)  # 0 · log 0 is 0
+    entropies: Array = -np.einsum("ij,ij->i", np.exp(finite), finite)
+    return entropies
 
 
 def _longer(totals: Array, log_probabilities: Array, never_written: Sequence[int], *, must_end: bool) -> Array:

@@ -2,8 +2,9 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +42,29 @@ class Sentence:
         return {"caption": self.text, "probability": self.probability}
 
 
+@dataclass(frozen=True)
+class Signals:
+    """What the search for a caption tells about it at no cost, from which its confidence is made."""
+
+    words: frozenset[str]
+    """The words of the caption, without the empty ones."""
+    likelihood: float
+    """The mean log-probability of its words and <eos>."""
+    entropy: float
+    """The mean entropy of the decoder's probabilities before those words, in nats: how open they were."""
+    agreement: float
+    """How similar the sentences that the search found are to the caption, 0 to 1."""
+    state: float
+    """The length of the encoder's state, |h|. What is unlike all training clips leaves it short: a title, a screen."""
+
+
+class Written(NamedTuple):
+    sentences: tuple[Sentence, ...]
+    """The caption first."""
+    signals: Signals
+    """Of the caption."""
+
+
 class SentenceWriter:
     """Writes sentences for memories in one style. Thread-safe."""
 
@@ -51,7 +75,7 @@ class SentenceWriter:
         self._first_word = first_word
         self._never_written = runtime.vocabulary.never_written
 
-    def write(self, memory: SceneMemory, *, beam: int, count: int = 1) -> tuple[Sentence, ...]:
+    def write(self, memory: SceneMemory, *, beam: int, count: int = 1) -> Written:
         """`candidates` for the memory of a scene; where the two best are too close, computed again in 32 bits."""
         state = memory.state()
         endings = self._search(state, beam=beam)
@@ -59,7 +83,7 @@ class SentenceWriter:
             best, second = (ending.score(self._config.length_exponent) for ending in endings[:2])
             if best - second < CLOSE_CALL and (exact := memory.exact_state()):
                 state, endings = exact, self._search(exact, beam=beam)
-        return self._with_others(state, endings[0], beam=beam, count=count)
+        return Written(self._with_others(state, endings[0], beam=beam, count=count), self._signals(endings, state))
 
     def candidates(self, state: EncoderState, *, beam: int, count: int = 1) -> tuple[Sentence, ...]:
         """At most `count` sentences for one video's memory (1, state): the caption, then others as likely or less.
@@ -116,6 +140,19 @@ class SentenceWriter:
                 used |= new
         return tuple(sentences)
 
+    def _signals(self, endings: Sequence[Ending], state: EncoderState) -> Signals:
+        texts = [self._runtime.vocabulary.decode(ending.words) for ending in endings]
+        words, caption = texts[0].split(), content_words(texts[0])
+        told = [entropy for word, entropy in zip(words, endings[0].entropies, strict=False) if word not in EMPTY_WORDS]
+        similar = [_overlap(caption, content_words(text)) for text in texts[1:]]
+        return Signals(
+            words=frozenset(words) - EMPTY_WORDS,
+            likelihood=endings[0].log_probability / (len(words) + 1),
+            entropy=sum(told) / max(len(told), 1),
+            agreement=(1 + sum(similar)) / len(endings),
+            state=float(np.linalg.norm(state.h)),
+        )
+
     def _step(self, state: EncoderState) -> Step:
         return lambda words, states: self._runtime.decode(words, state, states)
 
@@ -126,3 +163,8 @@ class SentenceWriter:
 def content_words(text: str) -> set[str]:
     """The words of a sentence without the empty ones and without their endings, as in rid(es), rid(ing)."""
     return {re.sub(r"(?<=\w{3})(?:ing|es|ed|s|e)$", "", word) for word in text.split() if word not in EMPTY_WORDS}
+
+
+def _overlap(one: set[str], other: set[str]) -> float:
+    """The share of common elements."""
+    return len(one & other) / max(len(one | other), 1)

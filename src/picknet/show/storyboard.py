@@ -89,7 +89,9 @@ class Storyboard:
             offset = self._frames.seek(0, io.SEEK_END)
             self._frames.write(content)
             stored.append(_StoredFrame(frames[place].seconds, aspect, offset, len(content)))
-        self._scenes.append(_Scene(segment.start, segment.end, segment.text, segment.confidence, stored))
+        # Its confidence stands in the note above the text.
+        text = "not sure" if segment.not_sure else segment.text
+        self._scenes.append(_Scene(segment.start, segment.end, text, segment.confidence, stored))
 
     def end(self) -> None:
         """Write the pages: none where there is no segment. A second call does nothing."""
