@@ -96,12 +96,13 @@ def sections(card: Mapping[str, Any]) -> dict[str, Rows]:
     return found | {"More": [row for name, value in card.items() if name not in placed for row in _rows(name, value)]}
 
 
-def report(facts: Mapping[str, Any]) -> Rows:
+def report(facts: Any) -> Rows:
     """What a card says about the confidence in one style, with a reliability diagram; nothing for an older card.
 
     In a bin, # reach to the share of good captions, and | stands at the mean confidence.
     """
-    if not facts.keys() >= {"own", "sure", "weights", "words", "auc_interval", "ece_by_chance", "reliability"}:
+    expected = {"own", "sure", "weights", "words", "auc_interval", "ece_by_chance", "reliability"}
+    if not isinstance(facts, Mapping) or not facts.keys() >= expected:
         return []
     own, sure, weights, words = facts["own"], facts["sure"], facts["weights"], facts["words"]
     low, high = facts["auc_interval"]
