@@ -197,7 +197,11 @@ class CompiledGraph:
                     array = np.array(given, self._dtypes[name], order="C")
                     self._request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
                     self._inputs[name] = array
-            return dict(zip(self._outputs, self._request.infer().to_tuple(), strict=True))
+            # Faster than `infer`, which makes a dictionary of ports.
+            self._request.start_async(share_inputs=True)
+            self._request.wait()
+            found = (np.array(self._request.get_output_tensor(index).data) for index in range(len(self._outputs)))
+            return dict(zip(self._outputs, found, strict=True))
 
     def start(self, pixels: Array) -> "PendingFeatures":
         """Start an inference of the CNN in the background, for one frame. pixels: (image, image, 3) uint8 RGB"""
