@@ -38,8 +38,24 @@ class Description:
         return "" if self.not_sure else self.sentences[0].text
 
 
+class _MayBeUnsure:
+    """What all results with a sentence can say for people. Their fields:"""
+
+    text: str
+    confidence: float | None
+    not_sure: str | None
+
+    @property
+    def display_text(self) -> str:
+        """The text, or `not sure (0.31)`."""
+        return f"not sure ({self.confidence:.2f})" if self.not_sure else self.text
+
+    def _quoted(self) -> str:
+        return "not sure" if self.not_sure else repr(self.text)
+
+
 @dataclass(frozen=True, repr=False)
-class Caption:
+class Caption(_MayBeUnsure):
     """What a video shows, and the frames that the sentence was written from."""
 
     text: str
@@ -67,11 +83,6 @@ class Caption:
     """With a `min_confidence`: why there is no text and no candidate."""
 
     @property
-    def display_text(self) -> str:
-        """The text, or `not sure (0.31)`."""
-        return _display_text(self.text, self.confidence, self.not_sure)
-
-    @property
     def num_picks(self) -> int:
         return len(self.picks)
 
@@ -94,14 +105,14 @@ class Caption:
     def __repr__(self) -> str:
         if self.error is not None:
             return f"Caption(video={self.video!r}, error={self.error!r})"
-        return f"Caption({_quoted(self)}, {_facts(self.confidence, self.picks)})"
+        return f"Caption({self._quoted()}, {_facts(self.confidence, self.picks)})"
 
     def _repr_html_(self) -> str:
         return _html(self.display_text, self.confidence, self.picks, self.video, self.error)
 
 
 @dataclass(frozen=True, repr=False)
-class Update:
+class Update(_MayBeUnsure):
     """The caption of a stream so far, after one more pick."""
 
     seconds: float
@@ -126,11 +137,6 @@ class Update:
     model: str = ""
     not_sure: str | None = None
     """As in `Caption`."""
-
-    @property
-    def display_text(self) -> str:
-        """As in `Caption`."""
-        return _display_text(self.text, self.confidence, self.not_sure)
 
     @property
     def num_picks(self) -> int:
@@ -161,14 +167,14 @@ class Update:
 
     def __repr__(self) -> str:
         facts = _facts(self.confidence, self.picks)
-        return f"Update({self.seconds:.1f} s, {_quoted(self)}, {facts}, scene={self.scene}, changed={self.changed})"
+        return f"Update({self.seconds:.1f} s, {self._quoted()}, {facts}, scene={self.scene}, changed={self.changed})"
 
     def _repr_html_(self) -> str:
         return _html(f"{clock(self.seconds)}  {self.display_text}", self.confidence, self.picks, self.video)
 
 
 @dataclass(frozen=True, repr=False)
-class Segment:
+class Segment(_MayBeUnsure):
     """A part of a video and its caption."""
 
     start: float
@@ -185,11 +191,6 @@ class Segment:
     model: str = ""
     not_sure: str | None = None
     """As in `Caption`."""
-
-    @property
-    def display_text(self) -> str:
-        """As in `Caption`."""
-        return _display_text(self.text, self.confidence, self.not_sure)
 
     @property
     def seconds(self) -> float:
@@ -214,7 +215,7 @@ class Segment:
         }
 
     def __repr__(self) -> str:
-        return f"Segment({self.start:.1f}-{self.end:.1f} s, {_quoted(self)}, {_facts(self.confidence, self.picks)})"
+        return f"Segment({self.start:.1f}-{self.end:.1f} s, {self._quoted()}, {_facts(self.confidence, self.picks)})"
 
     def _repr_html_(self) -> str:
         times = f"{clock(self.start)}-{clock(self.end)}"
@@ -261,14 +262,6 @@ class Picked:
     def _repr_html_(self) -> str:
         title = f"{self.num_picks} picks of {self.frames_seen} frames"
         return _page(title, [self.video], [frame for frame, _ in self.frames])
-
-
-def _display_text(text: str, confidence: float | None, not_sure: str | None) -> str:
-    return f"not sure ({confidence:.2f})" if not_sure else text
-
-
-def _quoted(result: Caption | Update | Segment) -> str:
-    return "not sure" if result.not_sure else repr(result.text)
 
 
 def _picks_dict(picks: Sequence[Pick]) -> dict[str, Any]:

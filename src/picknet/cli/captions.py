@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
@@ -129,7 +129,7 @@ def caption(
             model, style, picker, rate, k, change, frames, seed, beam, candidates or 1, min_confidence
         )
         if style and min_confidence is None and (candidates or sheet or format is not ResultFormat.text):
-            note_no_confidence(captioning.loaded(), style)
+            note_no_confidence(captioning.captioner, style)
         num_failed = len(problems) + _caption_all(
             captioning,
             zip(sources, sheets, strict=True),
@@ -258,12 +258,12 @@ class _Captioning:
         )
         return caption, kept.thumbnails if kept else [], sheet_path
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings alone: neither a captioner nor its picker can be sent to another process."""
+        return {setting.name: getattr(self, setting.name) for setting in dataclasses.fields(self)}
+
     @functools.cached_property
     def captioner(self) -> "Captioner":
-        return self.loaded()
-
-    def loaded(self) -> "Captioner":
-        """A captioner of its own; `captioner` is for the process that captions, since no copy can be sent to others."""
         from picknet.captioner import load
 
         return load(self.model, style=self.style)
