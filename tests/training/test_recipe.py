@@ -1236,6 +1236,14 @@ def test_captions_without_any_known_word_are_an_error(prepared):
         prepared_data(data.train, data.val, unknown)
 
 
+def test_a_run_from_a_model_finds_the_features_of_the_run_before(finished, data, tmp_path):
+    before = sorted((finished.parent / "feature-cache").iterdir())
+    config = replace(CONFIG, adaptation=replace(CONFIG.adaptation, epochs=1))
+    settings = {"start": finished / "model", "stages": ("adaptation",), "cache": finished.parent / "feature-cache"}
+    train(config, data=data, out=tmp_path / "run", device="cpu", **settings)
+    assert sorted((finished.parent / "feature-cache").iterdir()) == before
+
+
 # --- Teachers, and the reward of sampled captions ---
 
 

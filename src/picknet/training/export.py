@@ -123,6 +123,14 @@ def half_weights(network: Network) -> dict[str, Tensor]:
     }
 
 
+def round_to_half(module: nn.Module) -> None:
+    """Round the weights of a module as `half_weights` does; they stay in 32 bits."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.dim() > 1:
+                parameter.copy_(parameter.half())
+
+
 def _stored(network: Network) -> dict[str, Tensor]:
     # Without the batch norms' counters of batches, which nothing reads.
     return {name: tensor for name, tensor in network.state_dict().items() if not name.endswith("num_batches_tracked")}

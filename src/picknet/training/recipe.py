@@ -18,7 +18,7 @@ from picknet.model.folder import find_model
 from picknet.text import BOS, Vocabulary
 from picknet.training.batches import Data, prepare
 from picknet.training.cleaning import Captions, captions_to_learn, english_words
-from picknet.training.export import export, load_network
+from picknet.training.export import export, load_network, round_to_half
 from picknet.training.features import FeatureSplit, PixelSplit, extract_features
 from picknet.training.folds import Fold, all_clips, fold_splits, official_splits
 from picknet.training.judges import JudgeRun, environment_of_judges
@@ -102,6 +102,9 @@ def train(
     if plan.config.text.clean:
         progress.on_note(str(learned))
     network, vocabulary = _start_network(plan, splits[0], learned.captions)
+    if not plan.config.supervision.cnn_learning_rate:
+        # As in a model folder, so that a later run from this one's model finds its features in the cache.
+        round_to_half(network.cnn)
     claim(folder, plan.config, plan.origin, resume=resume, command=command)
     vocabulary.save(folder / "words.txt")
     _move(network, target)
