@@ -146,12 +146,6 @@ class SupervisionConfig(CaptioningConfig):
     """If the CNN is trained: side of the random crops as a share of the frame's side; half of them are mirrored."""
     warmup_steps: int = 0
     """Number of steps of linear learning-rate warm-up."""
-    teacher_share: float = 0.5
-    """The share of the loss that the words of teachers have, if there are any."""
-    reward_weight: float = 0.0
-    """Captions that the captioner samples are rewarded with their CIDEr; this is the share of that loss."""
-    reward_samples: int = 5
-    """Sampled captions of each clip of a batch."""
 
 
 @dataclass(frozen=True)
@@ -247,9 +241,6 @@ class Config:
             _check_range("supervision.frames_per_batch", supervision.frames_per_batch, most_frames, 2**20)
         _check_range("supervision.crop", supervision.crop, 0.1, 1)
         _check_range("supervision.warmup_steps", supervision.warmup_steps, 0, 10**9)
-        _check_range("supervision.teacher_share", supervision.teacher_share, 0, 1)
-        _check_range("supervision.reward_weight", supervision.reward_weight, 0, 1)
-        _check_range("supervision.reward_samples", supervision.reward_samples, 2, 1000)
         if self.model.attention_heads and self.model.embedding_size % self.model.attention_heads:
             raise BadConfig(
                 f"model.attention_heads is {self.model.attention_heads}; "

@@ -19,17 +19,14 @@ import pytest
 import torch
 from PIL import Image
 from policies import walked
-from torch import nn
 
 from picknet.config import STAGES, BadConfig, Config, ModelConfig, parse_config, to_toml
 from picknet.data import BadData
 from picknet.data.split import Clip, DataFolder, Split
 from picknet.metrics import Cider
 from picknet.model.folder import SHIPPED, BadModel
-from picknet.text import BOS, EOS, NEVER_WRITTEN, PAD, Vocabulary, tokenise
+from picknet.text import BOS, EOS, PAD, Vocabulary, tokenise
 from picknet.training.batches import caption_batches, first_words, prepare, teacher_forcing_probability
-from picknet.training.captioning import CaptionReward, Teachers, caption_reward_loss, cross_entropy
-from picknet.training.cleaning import captions_to_learn
 from picknet.training.cnn import CNN
 from picknet.training.export import load_network
 from picknet.training.features import FeatureSplit, PixelSplit
@@ -39,17 +36,19 @@ from picknet.training.learner import BatchParts, Learner, OutOfMemory, Weights, 
 from picknet.training.network import Network
 from picknet.training.progress import TrainingProgress
 from picknet.training.recipe import export_run, train
-from picknet.training.rewards import leave_one_out
 from picknet.training.runs import BadRun, Run, checkpoint, pause_after
 from picknet.training.stages import (
     adaptation,
     all_frames,
+    cross_entropy,
     evenly,
+    leave_one_out,
     policy_loss,
     random_subsets,
     sample_picks,
     validation,
 )
+from picknet.training.teachers import teachers
 
 CONFIG = parse_config(
     """
@@ -595,7 +594,7 @@ def test_a_clip_that_cannot_be_read_is_reported_and_the_others_are_used(clips, t
 
 
 def prepared_data(train, val, vocabulary):
-    learned = captions_to_learn(train.clips, CONFIG.text)
+    learned = teachers(train.clips, CONFIG.text)
     return prepare(train, val, vocabulary, CONFIG, torch.device("cpu"), captions=learned.captions)
 
 
@@ -710,7 +709,7 @@ def test_cross_entropy_is_the_mean_of_minus_log_p_over_words_and_eos(prepared):
         for t in range(data.lengths[caption]):
             log_probabilities, state = network.decoder.step(data.words[caption, t][None], *memory[:3], state)
             losses.append(-log_probabilities[0, data.words[caption, t + 1]].item())
-    loss = cross_entropy(network, data, batch, network.encoder(*features), label_smoothing=0.0)
+    loss = cross_entropy(network, data, batch, *features, label_smoothing=0.0)
     assert loss.item() == pytest.approx(np.mean(losses), abs=1e-5)
 
 
@@ -1242,125 +1241,3 @@ def test_a_run_from_a_model_finds_the_features_of_the_run_before(finished, data,
     settings = {"start": finished / "model", "stages": ("adaptation",), "cache": finished.parent / "feature-cache"}
     train(config, data=data, out=tmp_path / "run", device="cpu", **settings)
     assert sorted((finished.parent / "feature-cache").iterdir()) == before
-
-
-# --- Teachers, and the reward of sampled captions ---
-
-
-@pytest.fixture
-def one_batch(prepared):
-    network, data = prepared
-    stage = replace(CONFIG.supervision, batch_size=9, captions_per_video=3, teacher_forcing_floor=1.0)
-    (batch,) = caption_batches(data, stage, epoch=0, order=np.random.default_rng(0))
-    features = data.train.picked_features(network.cnn, batch.clips, all_frames(data.train.counts[batch.clips], 6))
-    return network.eval(), data, batch, features
-
-
-def test_teachers_give_the_mean_of_their_probabilities(one_batch):
-    network, data, batch, (features, counts) = one_batch
-    torch.manual_seed(1)
-    other = Network(ModelConfig(cnn="efficientnet_lite0", picker_hidden=4, state_size=5), len(data.vocabulary))
-    taught = Teachers([network, other], compiled=False).probabilities([features, features], counts, batch, data)
-    memory = [teacher.encoder(features, counts).of(batch.clip_of_caption) for teacher in (network, other.eval())]
-    words = data.words[batch.captions, : batch.length]
-    each = [teacher.decoder(of, words).softmax(-1) for teacher, of in zip((network, other), memory, strict=True)]
-    torch.testing.assert_close(taught, (each[0] + each[1]) / 2)
-    assert Teachers([], compiled=False).probabilities([], counts, batch, data) is None
-
-
-def test_the_share_of_teachers_is_their_cross_entropy_over_words(one_batch):
-    network, data, batch, (features, counts) = one_batch
-    memory = network.encoder(features, counts)
-    certain = nn.functional.one_hot(data.words[batch.captions, 1 : batch.length + 1], len(data.vocabulary)).float()
-    alone = cross_entropy(network, data, batch, memory, label_smoothing=0.0)
-    # Teachers that are certain of what people wrote change nothing, whatever their share.
-    same = cross_entropy(network, data, batch, memory, label_smoothing=0.0, taught=certain, taught_share=0.3)
-    assert same.item() == pytest.approx(alone.item(), abs=1e-6)
-    # Uniform ones: a third of the loss is −mean log p over all words.
-    uniform = torch.full_like(certain, 1 / len(data.vocabulary))
-    mixed = cross_entropy(network, data, batch, memory, label_smoothing=0.0, taught=uniform, taught_share=1 / 3)
-    words = data.words[batch.captions, : batch.length + 1]
-    log_p = network.decoder(memory.of(batch.clip_of_caption), words[:, :-1]).log_softmax(-1).mean(-1)
-    expected = alone.item() * 2 / 3 - log_p[words[:, 1:] != PAD].mean().item() / 3
-    assert mixed.item() == pytest.approx(expected, abs=1e-6)
-
-
-def test_the_reward_of_a_caption_is_its_cider_in_its_style_and_its_end_counts():
-    clips = (
-        Clip("one", Path("1"), ("a cat runs",)),
-        Clip("two", Path("2"), ("a dog barks",)),
-        Clip("three", Path("3"), ("a dog barks",), style="other"),
-        Clip("four", Path("4"), ("a bird",), style="other"),
-    )
-    split = FeatureSplit(clips, *(torch.zeros(4) for _ in range(3)), missing=())
-    vocabulary = Vocabulary.from_captions([tokenise(c) for clip in clips for c in clip.captions], min_count=1)
-    a, cat, runs, dog, barks = vocabulary.encode(["a", "cat", "runs", "dog", "barks"])
-    words = torch.tensor(
-        [[a, cat, runs, EOS, PAD], [a, cat, runs, a, cat], [a, dog, barks, EOS, PAD], [a, dog, barks, EOS, PAD]]
-    )
-    ended, unended, barking, styled = CaptionReward(split, vocabulary)(torch.tensor([0, 0, 0, 2]), words).tolist()
-    by_style = Cider({"one": [["a", "cat", "runs", "<eos>"]], "two": [["a", "dog", "barks", "<eos>"]]})
-    assert ended == pytest.approx(by_style.score({"one": ["a", "cat", "runs", "<eos>"]})["one"], abs=1e-5)
-    assert ended > unended > barking == 0.0
-    assert styled > 0
-
-
-def test_sampled_captions_with_more_reward_than_the_others_become_likelier(prepared):
-    network, data = prepared
-    cat = data.vocabulary.encode(["cat"])[0]
-    clips, counts = torch.tensor([0, 1]), data.train.counts
-    optimiser = torch.optim.Adam([*network.encoder.parameters(), *network.decoder.parameters()], lr=0.02)
-
-    def step(seed: int) -> float:
-        """The reward is the share of cats."""
-        memory = network.encoder(data.train.features, counts)
-        loss, reward = caption_reward_loss(
-            network,
-            data,
-            lambda _, words: (words == cat).float().mean(1),
-            memory,
-            clips,
-            samples=8,
-            max_words=5,
-            generator=torch.Generator().manual_seed(seed),
-        )
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        return reward.item()
-
-    rewards = [step(seed) for seed in range(60)]
-    assert network.decoder.training
-    assert np.mean(rewards[-10:]) > np.mean(rewards[:10]) + 0.3
-
-
-def test_words_are_drawn_at_a_temperature(prepared):
-    network, data = prepared
-    memory = network.eval().encoder(data.train.features[:1], data.train.counts[:1]).of(torch.zeros(4000, dtype=int))
-    drawn = network.decoder.write(memory, max_words=1, sampled=(0.5, torch.Generator().manual_seed(0)))[:, 0]
-    logits = network.decoder(memory.of(torch.tensor([0])), torch.tensor([[BOS]]))[0, 0] / 0.5
-    logits[list(NEVER_WRITTEN)] = -torch.inf
-    shares = torch.bincount(drawn, minlength=len(data.vocabulary)) / len(drawn)
-    torch.testing.assert_close(shares, logits.softmax(-1), atol=0.03, rtol=0)
-
-
-def test_a_pupil_learns_from_teachers_and_from_rewards(mixed, from_pixels, tmp_path):
-    config = parse_config(
-        to_toml(FROM_PIXELS), ["supervision.epochs=1", "supervision.reward_weight=0.5", "supervision.reward_samples=2"]
-    )
-    settings = {"data": mixed, "start": from_pixels / "model", "stages": ("supervision",), "cache": tmp_path / "cache"}
-    teacher = str(from_pixels / "model")
-    taught = train(config, **settings, out=tmp_path / "taught", teachers=[teacher, teacher])
-    alone = train(config, **settings, out=tmp_path / "alone")
-    assert weights_of(taught.parent) != weights_of(alone.parent)
-    assert float(rows_of(taught.parent)[0]["reward"]) >= 0
-    assert json.loads((taught.parent / "origin.json").read_text())["teachers"] == f"{teacher}, {teacher}"
-    with pytest.raises(BadRun, match="teachers: "):
-        train(config, **settings, out=tmp_path / "taught", resume=True)
-
-
-def test_what_cannot_teach(mixed, data, from_pixels, finished, tmp_path):
-    with pytest.raises(BadRun, match="has other words than the model in training, so it cannot teach it"):
-        train(FROM_PIXELS, data=mixed, out=tmp_path / "words", teachers=[str(finished)], stages=("supervision",))
-    with pytest.raises(BadConfig, match=r"with supervision\.cnn_learning_rate above 0"):
-        train(CONFIG, data=data, out=tmp_path / "fixed", teachers=[str(from_pixels)])

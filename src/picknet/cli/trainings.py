@@ -99,12 +99,6 @@ def train(
             "trained on this data set, on all of its clips.",
         ),
     ] = None,
-    teacher: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODEL", help="A model with the same words, which supervision learns from as well. Can be repeated."
-        ),
-    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     device: Annotated[DeviceName, typer.Option(help="Device to train on.")] = DeviceName.auto,
     cache: Annotated[
@@ -129,7 +123,6 @@ def train(
             start=start,
             fold=fold,
             judges=judge or (),
-            teachers=teacher or (),
             resume=resume,
             device=device.value,
             cache=cache,

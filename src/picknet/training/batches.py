@@ -16,10 +16,10 @@ from picknet.config import CaptioningConfig, Config, SupervisionConfig
 from picknet.data import BadData
 from picknet.metrics import Cider
 from picknet.text import EOS, PAD, UNK, Vocabulary, tokenise
-from picknet.training.cleaning import Captions
 from picknet.training.features import FeatureSource, FeatureSplit, PixelSplit
 from picknet.training.learner import Figures, Step
 from picknet.training.runs import TrainEpoch
+from picknet.training.teachers import Captions
 
 LENGTH_NOISE = 4.0
 """Captions are sorted into batches by length plus noise of up to this many words, so that batches vary."""
@@ -97,11 +97,6 @@ def first_words(split: FeatureSource, clips: Tensor, vocabulary: Vocabulary) -> 
     """clips: (batch,) indices -> the words that their captions begin with, <bos> or a style word: (batch,)"""
     words = [vocabulary.first_word(split.clips[i].style) for i in clips.tolist()]
     return torch.tensor(words, device=clips.device)
-
-
-def padded(count: int, step: int) -> int:
-    """The next multiple of `step`: on a GPU few shapes are recorded, compiled or tuned."""
-    return -(-count // step) * step
 
 
 def teacher_forcing_probability(stage: CaptioningConfig, epoch: int) -> float:

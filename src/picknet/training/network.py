@@ -5,7 +5,7 @@ from these modules, and its weights files use their parameter names.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -227,21 +227,19 @@ class Decoder(nn.Module):
         first_words: Tensor | None = None,
         never_written: Sequence[int] = NEVER_WRITTEN,
         some_words: Callable[..., tuple[Tensor, Tensor, Tensor]] | None = None,
-        sampled: tuple[float, torch.Generator] | None = None,
     ) -> Tensor:
         """Greedy decoding, as in the paper. -> words: (batch, at most max_words), padded after <eos>
 
         first_words: (batch,) <bos> or a style word for each caption, by default <bos>. Words in `never_written` are
-        never chosen. some_words: in place of the method, `Replayed`. sampled: words are drawn at a temperature.
+        never chosen. some_words: in place of the method, `Replayed`.
         """
         video, *cells = memory
         context, state = self.from_video(video), torch.zeros_like(video)
         word = torch.full((len(video),), BOS, device=video.device) if first_words is None else first_words
         finished = torch.zeros_like(word, dtype=torch.bool)
         words: list[Tensor] = []
-        some_words = some_words or partial(self.some_words, sampled=sampled)
         for _ in range(0, max_words, WORDS_AT_ONCE):
-            written, state, finished = some_words(
+            written, state, finished = (some_words or self.some_words)(
                 word, finished, state, context, *cells, never_written=tuple(never_written)
             )
             words.append(written)
@@ -259,32 +257,20 @@ class Decoder(nn.Module):
         context: Tensor,
         *cells: Tensor,
         never_written: Sequence[int],
-        sampled: tuple[float, torch.Generator] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Go on with captions. word (the last), finished: (batch,), state: (batch, S), context: (batch, 3 S)
+        """Go on with greedy captions. word (the last), finished: (batch,), state: (batch, S), context: (batch, 3 S)
         -> words: (batch, WORDS_AT_ONCE), state and finished after them"""
         words = []
         for _ in range(WORDS_AT_ONCE):
             state = self._cell(self.from_word(self.embed(word)) + context, state)
-            word = self._likeliest(state, cells, never_written, sampled).masked_fill(finished, PAD)
+            word = self._likeliest(state, cells, never_written).masked_fill(finished, PAD)
             finished = finished | (word == EOS)
             words.append(word)
         return torch.stack(words, dim=1), state, finished
 
-    def _likeliest(
-        self,
-        state: Tensor,
-        cells: Sequence[Tensor],
-        never_written: Sequence[int],
-        sampled: tuple[float, torch.Generator] | None = None,
-    ) -> Tensor:
-        """state: (batch, S) -> the likeliest next words that may be written, or drawn at a temperature: (batch,)"""
+    def _likeliest(self, state: Tensor, cells: Sequence[Tensor], never_written: Sequence[int]) -> Tensor:
+        """state: (batch, S) -> the likeliest next words that may be written: (batch,)"""
         logits = self._logits(state[:, None], *cells)[:, 0]
-        if sampled:
-            # The largest of logits with Gumbel noise is a draw from their softmax.
-            temperature, generator = sampled
-            noise = torch.empty_like(logits).exponential_(generator=generator).log_()
-            logits = logits / temperature - noise
         barred = _barred(tuple(never_written), logits.shape[-1], logits.device)
         return logits.masked_fill_(barred, -torch.inf).argmax(-1)
 

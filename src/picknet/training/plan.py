@@ -28,8 +28,6 @@ class TrainingPlan:
     """The part of the training clips that takes the place of the validation split."""
     judges: tuple[str, ...]
     """What rewards PickNet, see `JudgeRun.read`."""
-    teachers: tuple[str, ...]
-    """Models whose words supervision learns."""
 
     @property
     def origin(self) -> dict[str, str | None]:
@@ -39,7 +37,6 @@ class TrainingPlan:
             "from": None if self.start is None else str(self.start),
             "fold": None if self.fold is None else str(self.fold),
             "judges": ", ".join(self.judges) or None,
-            "teachers": ", ".join(self.teachers) or None,
         }
 
 
@@ -53,7 +50,6 @@ def make_plan(
     start: str | os.PathLike[str] | None = None,
     fold: Fold | str | None = None,
     judges: Sequence[str | os.PathLike[str]] = (),
-    teachers: Sequence[str | os.PathLike[str]] = (),
     resume: bool = False,
 ) -> TrainingPlan:
     """Find the settings, the data and the stages that the arguments of `train` ask for, and check that they fit."""
@@ -67,13 +63,7 @@ def make_plan(
         start=start_folder,
         fold=Fold.parse(fold) if isinstance(fold, str) else fold,
         judges=tuple(os.fspath(judge) for judge in judges),
-        teachers=tuple(os.fspath(teacher) for teacher in teachers),
     )
-    if plan.teachers and not ("supervision" in plan.stages and found.supervision.cnn_learning_rate):
-        raise BadConfig(
-            "--teacher: teachers see the pixels of supervision while the CNN is trained: run that stage, with "
-            "supervision.cnn_learning_rate above 0"
-        )
     trained = start or "supervision" in plan.stages or checkpoint(out, "supervision", "best").exists()
     rewarded = [stage for stage in ("reinforcement", "adaptation") if stage in plan.stages]
     if rewarded and not trained:

@@ -14,10 +14,8 @@ import torch
 from picknet.config import STAGES, Config, load_config
 from picknet.data.split import DataFolder, Split, load_split
 from picknet.files import write_text
-from picknet.model.folder import find_model
 from picknet.text import BOS, Vocabulary
 from picknet.training.batches import Data, prepare
-from picknet.training.cleaning import Captions, captions_to_learn, english_words
 from picknet.training.export import export, load_network, round_to_half
 from picknet.training.features import FeatureSplit, PixelSplit, extract_features
 from picknet.training.folds import Fold, all_clips, fold_splits, official_splits
@@ -27,6 +25,7 @@ from picknet.training.plan import DataSource, TrainingPlan, make_plan
 from picknet.training.progress import TrainingProgress
 from picknet.training.runs import BadRun, Run, card, claim, load_best
 from picknet.training.stages import adaptation, reinforcement, supervision
+from picknet.training.teachers import Captions, english_words, teachers
 
 FIXED_SETTINGS = (
     "cnn",
@@ -52,7 +51,6 @@ def train(
     start: str | os.PathLike[str] | None = None,
     fold: Fold | str | None = None,
     judges: Sequence[str | os.PathLike[str]] = (),
-    teachers: Sequence[str | os.PathLike[str]] = (),
     resume: bool = False,
     device: str = "auto",
     cache: str | os.PathLike[str] | None = None,
@@ -70,7 +68,6 @@ def train(
     fold: validate on this part of the training clips ("1/5" is the first of five), not on the validation split.
     judges: runs of folds, which reward PickNet on the clips that they were validated on; or "MODEL=DATASET", a model
         that was not trained on this data set and rewards PickNet on all of its clips.
-    teachers: models with the same words, whose probabilities supervision learns beside people's captions.
     resume: continue a run that was stopped.
     device: "cpu", "cuda", "mps", or "auto" for the best that is available.
     cache: where features, or pixels if the CNN is trained, are kept; by default feature-cache beside the run folder.
@@ -87,7 +84,6 @@ def train(
         start=start,
         fold=fold,
         judges=judges,
-        teachers=teachers,
         resume=resume,
     )
     target = _find_device(device)
@@ -98,7 +94,7 @@ def train(
     splits = _load_splits(plan, progress)
     judge_runs = [JudgeRun.read(judge) for judge in plan.judges]
     torch.manual_seed(plan.config.seed)
-    learned = captions_to_learn(splits[0].clips, plan.config.text)
+    learned = teachers(splits[0].clips, plan.config.text)
     if plan.config.text.clean:
         progress.on_note(str(learned))
     network, vocabulary = _start_network(plan, splits[0], learned.captions)
@@ -108,7 +104,6 @@ def train(
     claim(folder, plan.config, plan.origin, resume=resume, command=command)
     vocabulary.save(folder / "words.txt")
     _move(network, target)
-    loaded = [_load_teacher(teacher, vocabulary, plan.config, target) for teacher in plan.teachers]
 
     frames = _load_frames(splits, network, plan.config, cache_folder, target, progress)
     _write_clips(folder, splits, frames)
@@ -117,7 +112,7 @@ def train(
 
     run = Run(folder, plan.config, target, progress)
     run.forget_unfinished_epochs()
-    _run_stages(plan, network, batches, run, loaded, judge_runs, splits[0], cache_folder)
+    _run_stages(plan, network, batches, run, judge_runs, splits[0], cache_folder)
     export(network, vocabulary, plan.config, folder / "model", card=card(folder))
     return folder / "model"
 
@@ -199,7 +194,7 @@ def _new_vocabulary(
             splits.append(captions)
         else:
             others = [load_split(part.folder, dataset=part.dataset, split=name) for part in data]
-            splits += [captions_to_learn(split.clips, config.text).captions for split in others]
+            splits += [teachers(split.clips, config.text).captions for split in others]
     return Vocabulary.from_captions(_all_captions(splits), min_count=config.text.min_count)
 
 
@@ -252,19 +247,6 @@ def _move(network: Network, device: torch.device) -> None:
         network.cnn.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def _load_teacher(model: str, vocabulary: Vocabulary, config: Config, device: torch.device) -> Network:
-    folder = find_model(model)[1]
-    network, words, settings = load_network(folder)
-    if words != vocabulary:
-        raise BadRun(f"{folder}: has other words than the model in training, so it cannot teach it; train both alike")
-    for name in ("grid", "image_size"):
-        taught, own = getattr(settings.model, name), getattr(config.model, name)
-        if taught != own:
-            raise BadRun(f"{folder}: its model.{name} is {taught}, and {own} in training, so it cannot be a teacher")
-    _move(network, device)
-    return network
-
-
 def _load_frames(
     splits: tuple[Split, Split],
     network: Network,
@@ -314,7 +296,6 @@ def _run_stages(
     network: Network,
     data: Data[Any],
     run: Run,
-    loaded_teachers: Sequence[Network],
     judge_runs: Sequence[JudgeRun],
     train: Split,
     cache: Path,
@@ -324,7 +305,7 @@ def _run_stages(
         if stage not in plan.stages:
             load_best(run.folder, stage, network)
         elif stage == "supervision":
-            supervision(network, data, plan.config, run, loaded_teachers)
+            supervision(network, data, plan.config, run)
         elif stage == "reinforcement" and judge_runs:
             data = dataclasses.replace(data, val=_as_features(data.val, network, plan.config))
             judges = environment_of_judges(judge_runs, train, data, plan.config, cache=cache, device=run.device)

@@ -59,9 +59,3 @@ def total_reward(
     reward = config.language_weight * language + config.diversity_weight * diversity - config.price * num_picks
     allowed = (config.min_picks <= num_picks) & (num_picks <= most_picks)
     return reward.masked_fill(~allowed, config.penalty)
-
-
-def leave_one_out(rewards: Tensor) -> Tensor:
-    """rewards: (clips, samples, …) -> each minus the mean of the clip's other samples"""
-    samples = rewards.shape[1]
-    return rewards - (rewards.sum(1, keepdim=True) - rewards) / (samples - 1)

@@ -9,81 +9,42 @@ import torch
 from torch import Tensor, nn
 
 from picknet.config import Config
-from picknet.training.batches import CaptionBatch, ClipBatch, Data, caption_epochs, clip_batches, first_words, padded
-from picknet.training.captioning import CaptioningLoss, CaptionReward, Teachers, caption_reward_loss, cross_entropy
-from picknet.training.features import Crop, FeatureSource, FeatureSplit, PixelSplit
+from picknet.text import PAD
+from picknet.training.batches import CaptionBatch, ClipBatch, Data, caption_epochs, clip_batches, first_words
+from picknet.training.features import Crop, FeatureSplit, PixelSplit
 from picknet.training.films import FilmBatch, make_clips, make_films
 from picknet.training.judges import Environment
 from picknet.training.learner import Figures, Step
-from picknet.training.network import Network
+from picknet.training.network import Memory, Network
 from picknet.training.policies import Policy, RatePickNet, draw_chances
 from picknet.training.replay import Replayed, ReplayedLoss
-from picknet.training.rewards import language_reward, leave_one_out, max_picks, total_reward, visual_diversity
+from picknet.training.rewards import language_reward, max_picks, total_reward, visual_diversity
 from picknet.training.runs import Run
 
 OUT_OF_LIMITS = 1000.0
 """Subtracted from the score of an epoch whose number of picks is outside the limits; more than any CIDEr."""
 
 
-PICKS_STEP = 4
-"""On a GPU picks are padded to a multiple of so many frames, so that few shapes are recorded."""
-
-
-def supervision(
-    network: Network,
-    data: Data[FeatureSplit] | Data[PixelSplit],
-    config: Config,
-    run: Run,
-    teachers: Sequence[Network] = (),
-) -> None:
+def supervision(network: Network, data: Data[FeatureSplit] | Data[PixelSplit], config: Config, run: Run) -> None:
     """Stage 1: train the Encoder-Decoder by cross entropy with scheduled sampling.
 
-    With a `FeatureSplit` the CNN is fixed, as in the paper; with a `PixelSplit` it is trained, too, and may learn the
-    words of teachers. Captions that the captioner samples may be rewarded beside.
+    With a `FeatureSplit` the CNN is fixed, as in the paper; with a `PixelSplit` it is trained, too.
     """
     stage = config.supervision
     trained = (network.encoder, network.decoder, *((network.cnn,) if isinstance(data.train, PixelSplit) else ()))
     compiled = data.device.type == "cuda"
     cnn: Callable[[Tensor], Tensor] = torch.compile(network.cnn) if compiled else network.cnn
     fixed_cnn_loss = CaptioningLoss(network, data, stage.label_smoothing)
-    taught = Teachers(teachers, compiled=compiled)
-    seen_by_all, cells = taught.beside(cnn), network.cnn.num_cells
-    reward = CaptionReward(data.train, data.vocabulary) if stage.reward_weight else None
 
     def batch_loss(batch: CaptionBatch, generator: torch.Generator) -> tuple[Tensor, Figures]:
         counts = data.train.counts[batch.clips]
         picked = random_subsets(counts, config.video.num_frames, batch.num_frames, generator)
-        source: FeatureSource = data.train
-        if isinstance(data.train, PixelSplit):
-            crop = Crop(round(stage.crop * config.model.image_size), generator, batch.frame_capacity if compiled else 0)
-            source = dataclasses.replace(data.train, crop=crop)
-        elif reward is None:
+        if isinstance(data.train, FeatureSplit):
             return fixed_cnn_loss(batch, picked), {}
-        features, counts = source.picked_features(seen_by_all, batch.clips, picked)
-        own, *of_teachers = torch.split(features, cells, dim=2)
-        memory = network.encoder(own, counts)
-        loss = cross_entropy(
-            network,
-            data,
-            batch,
-            memory,
-            label_smoothing=stage.label_smoothing,
-            taught=taught.probabilities(of_teachers, counts, batch, data),
-            taught_share=stage.teacher_share,
-        )
-        if reward is None:
-            return loss, {}
-        of_samples, mean_reward = caption_reward_loss(
-            network,
-            data,
-            reward,
-            memory,
-            batch.clips,
-            samples=stage.reward_samples,
-            max_words=config.text.max_words,
-            generator=generator,
-        )
-        return torch.lerp(loss, of_samples, stage.reward_weight), {"reward": mean_reward}
+        size = round(stage.crop * config.model.image_size)
+        source = dataclasses.replace(data.train, crop=Crop(size, generator, batch.frame_capacity if compiled else 0))
+        features = source.picked_features(cnn, batch.clips, picked)
+        return cross_entropy(network, data, batch, *features, label_smoothing=stage.label_smoothing), {}
 
     def validate(candidate: Network) -> dict[str, float]:
         num_picks = round((stage.min_frames + stage.max_frames) / 2) if stage.min_frames else config.video.num_frames
@@ -159,6 +120,69 @@ def adaptation(network: Network, data: Data[FeatureSplit], config: Config, run: 
     run.stage("adaptation", network, trained, train_epoch, validation_by_own_picks(data, config))
 
 
+def cross_entropy(
+    network: Network,
+    data: Data[Any],
+    batch: CaptionBatch,
+    features: Tensor,
+    counts: Tensor,
+    *,
+    label_smoothing: float,
+) -> Tensor:
+    """L_X, the mean over words. Each clip of the batch is encoded once for all of its captions."""
+    words = data.words[batch.captions, : batch.length + 1]
+    memory = network.encoder(features, counts)
+    if len(batch.captions) > len(batch.clips):  # otherwise each clip has one caption, in the same order
+        memory = memory.of(batch.clip_of_caption)
+    return _word_loss(network, data, memory, words, batch.feed_back, label_smoothing)
+
+
+def _word_loss(
+    network: Network,
+    data: Data[Any],
+    memory: Memory,
+    words: Tensor,
+    feed_back: Sequence[bool] | Tensor,
+    label_smoothing: float,
+) -> Tensor:
+    logits = network.decoder(memory, words[:, :-1], feed_back=feed_back, never_written=data.vocabulary.never_written)
+    return nn.functional.cross_entropy(
+        logits.flatten(0, 1), words[:, 1:].flatten(), ignore_index=PAD, label_smoothing=label_smoothing
+    )
+
+
+LENGTH_STEP, PICKS_STEP = 2, 4
+"""On a GPU the captions of a batch are padded to a multiple of so many words, and picks to one of so many frames, so
+that few shapes are recorded."""
+
+
+class CaptioningLoss:
+    """L_X with a fixed CNN: `cross_entropy` of captions from picked frames, replayed on a GPU."""
+
+    def __init__(self, network: Network, data: Data[Any], label_smoothing: float) -> None:
+        self.network, self.data, self.label_smoothing = network, data, label_smoothing
+        self._replayed = ReplayedLoss(self._loss, (*network.encoder.parameters(), *network.decoder.parameters()))
+
+    def __call__(self, batch: CaptionBatch, picked: Tensor, *, most: int | None = None) -> Tensor:
+        """picked: (clips of the batch, frames) bool; most: picks of a clip, or more, by default all frames"""
+        if not picked.is_cuda:
+            features = self.data.train.picked_features(self.network.cnn, batch.clips, picked)
+            return cross_entropy(self.network, self.data, batch, *features, label_smoothing=self.label_smoothing)
+        length = min(_padded(batch.length, LENGTH_STEP), self.data.words.shape[1] - 1)
+        words = self.data.words[batch.captions, : length + 1]
+        feed_back = torch.zeros(length, dtype=torch.bool)
+        feed_back[: batch.length] = torch.tensor(batch.feed_back)
+        most = most or picked.shape[1]
+        return self._replayed(batch.clips, picked, words, batch.clip_of_caption, feed_back, most=most)
+
+    def _loss(
+        self, clips: Tensor, picked: Tensor, words: Tensor, clip_of_caption: Tensor, feed_back: Tensor, *, most: int
+    ) -> Tensor:
+        features = self.data.train.picked_features(self.network.cnn, clips, picked, most=most)
+        memory = self.network.encoder(*features).of(clip_of_caption)
+        return _word_loss(self.network, self.data, memory, words, feed_back.to(words.device), self.label_smoothing)
+
+
 class ReplayedPolicy(NamedTuple):
     """`Policy.walk` and `Policy.reinforce`, replayed on a GPU."""
 
@@ -212,7 +236,7 @@ def sample_picks(
         described = torch.cat([described, clips])
     middles = evenly(environment.train.counts[described], actions.shape[1], 1)
     picked = torch.where(actions.any(1, keepdim=True), actions, middles)
-    most = padded(int(picked.sum(1).max()), PICKS_STEP) if clips.is_cuda else None
+    most = _padded(int(picked.sum(1).max()), PICKS_STEP) if clips.is_cuda else None
     captions = environment.captions(described, picked, max_words=config.text.max_words, most=most)
     return Sample(clips, actions, described, picked, captions, samples, most)
 
@@ -281,6 +305,16 @@ def film_loss(
         "diversity": diversity.sum() / num_events,
         "picks": num_picks.sum() / num_events,
     }
+
+
+def _padded(count: int, step: int) -> int:
+    return -(-count // step) * step
+
+
+def leave_one_out(rewards: Tensor) -> Tensor:
+    """rewards: (clips, samples, …) -> each minus the mean of the clip's other samples"""
+    samples = rewards.shape[1]
+    return rewards - (rewards.sum(1, keepdim=True) - rewards) / (samples - 1)
 
 
 VAL_FILMS = 32

@@ -56,7 +56,7 @@ REMARK = re.compile(
 
 
 @dataclass(frozen=True)
-class LearnedCaptions:
+class Teachers:
     """The captions of the training clips, as the captioner learns them."""
 
     captions: Captions
@@ -69,11 +69,11 @@ class LearnedCaptions:
         return f"captions to learn from: {kept:,}, of which {self.counts['mended']:,} mended; left out: {left_out or 0}"
 
 
-def captions_to_learn(clips: Sequence[Clip], config: TextConfig) -> LearnedCaptions:
+def teachers(clips: Sequence[Clip], config: TextConfig) -> Teachers:
     """The captions of clips as words, cleaned if the settings say so."""
     captions = {clip.name: [tokenise(caption) for caption in clip.captions] for clip in clips}
     if not config.clean:
-        return LearnedCaptions(captions, Counter())
+        return Teachers(captions, Counter())
     cleaned = _clean(captions, max_words=config.max_words)
     if not any(cleaned.captions.values()):
         raise BadData(f"text.clean is true and leaves no captions ({cleaned}); set it to false to learn all of them")
@@ -182,7 +182,7 @@ class _Mender:
 # --- Captions ---------------------------------------------------------------------------------------------------------
 
 
-def _clean(captions: dict[str, list[list[str]]], *, max_words: int) -> LearnedCaptions:
+def _clean(captions: dict[str, list[list[str]]], *, max_words: int) -> Teachers:
     english = _WordList()
     mender = _Mender(english, (caption for own in captions.values() for caption in own))
     english.add(_agreed_names(captions, english, mender))
@@ -203,7 +203,7 @@ def _clean(captions: dict[str, list[list[str]]], *, max_words: int) -> LearnedCa
                 counts["mended"] += mended != caption
                 kept[name].append(mended)
     agreeing = _agreeing(kept, counts)
-    return LearnedCaptions(agreeing, +counts)
+    return Teachers(agreeing, +counts)
 
 
 def _agreed_names(captions: Captions, english: _WordList, mender: _Mender) -> list[str]:

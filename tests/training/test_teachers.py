@@ -9,7 +9,7 @@ from picknet.config import BadConfig, TextConfig
 from picknet.data import BadData
 from picknet.data.split import Clip
 from picknet.text import Vocabulary
-from picknet.training.cleaning import captions_to_learn, english_words
+from picknet.training.teachers import english_words, teachers
 
 CLEAN = TextConfig(clean=True, max_words=12)
 
@@ -21,7 +21,7 @@ def clips(*captions_of_clips):
 def learned(*captions_of_clips, usual=()):
     """What is learned from the first clip, beside clips that use the words of `usual` sentences fifty times."""
     others = [[sentence] for sentence in usual for _ in range(50)]
-    result = captions_to_learn(clips(*captions_of_clips, *others), CLEAN)
+    result = teachers(clips(*captions_of_clips, *others), CLEAN)
     return [" ".join(caption) for caption in result.captions["clip0"]], result.counts
 
 
@@ -32,7 +32,7 @@ def only(caption, **given):
 
 
 def test_captions_are_as_people_wrote_them_unless_they_are_to_be_cleaned():
-    result = captions_to_learn(clips(["a man cooking his kichen", "Oh!"]), TextConfig())
+    result = teachers(clips(["a man cooking his kichen", "Oh!"]), TextConfig())
     assert result.captions == {"clip0": [["a", "man", "cooking", "his", "kichen"], ["oh"]]}
     assert not result.counts
 
@@ -133,8 +133,8 @@ def test_what_describes_nothing_is_left_out(caption, reason):
 
 
 def test_a_mistake_under_ten_clips_is_left_out_rather_than_mended():
-    nine = captions_to_learn(clips(*[["a man cooking his kichen"]] * 9), CLEAN)
-    ten = captions_to_learn(clips(*[["a man cooking his kichen"]] * 10, ["a man is cooking"]), CLEAN)
+    nine = teachers(clips(*[["a man cooking his kichen"]] * 9), CLEAN)
+    ten = teachers(clips(*[["a man cooking his kichen"]] * 10, ["a man is cooking"]), CLEAN)
     assert nine.counts["mended"] == 9
     assert nine.captions["clip0"] == [["a", "man", "cooking", "his", "kitchen"]]
     assert ten.counts["copied with their mistakes"] == 10
@@ -142,7 +142,7 @@ def test_a_mistake_under_ten_clips_is_left_out_rather_than_mended():
 
 
 def test_a_good_sentence_may_describe_many_clips():
-    many = captions_to_learn(clips(*[["a man is playing the guitar"]] * 20), CLEAN)
+    many = teachers(clips(*[["a man is playing the guitar"]] * 20), CLEAN)
     assert all(map(len, many.captions.values()))
 
 
@@ -173,13 +173,13 @@ def test_clips_that_are_all_alike_keep_their_captions():
 
 def test_captions_in_another_language_are_an_error_that_says_what_to_do():
     german = clips(["ein mann schneidet eine gurke", "ein junge spielt gitarre"])
-    assert len(captions_to_learn(german, TextConfig()).captions["clip0"]) == 2
+    assert len(teachers(german, TextConfig()).captions["clip0"]) == 2
     with pytest.raises(BadData, match=r"leaves no captions \(.*: 2 not in English\); set it to false to learn"):
-        captions_to_learn(german, CLEAN)
+        teachers(german, CLEAN)
 
 
 def test_the_counts_are_reported():
-    result = captions_to_learn(clips(["a man stands infront of a car", "guitar", "a man", "a car drives by"]), CLEAN)
+    result = teachers(clips(["a man stands infront of a car", "guitar", "a man", "a car drives by"]), CLEAN)
     assert str(result) == "captions to learn from: 2, of which 1 mended; left out: 2 too short"
 
 
@@ -192,6 +192,6 @@ def test_of_an_old_vocabulary_only_english_words_are_kept():
 
 def test_a_missing_word_list_is_an_error_only_where_it_is_needed(monkeypatch):
     monkeypatch.setitem(sys.modules, "spellchecker", None)
-    assert captions_to_learn(clips(["a man"]), TextConfig()).captions
+    assert teachers(clips(["a man"]), TextConfig()).captions
     with pytest.raises(BadConfig, match="which needs pyspellchecker: pip install"):
-        captions_to_learn(clips(["a man"]), CLEAN)
+        teachers(clips(["a man"]), CLEAN)
