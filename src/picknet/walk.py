@@ -20,6 +20,10 @@ from picknet.video.frame import Frame, checked_fps, frames_from, middles
 from picknet.video.live import Live
 from picknet.video.source import Source, is_binary_file, is_http, is_live, locate
 
+LONG_SECONDS = 1200.0
+"""Longer videos are not decoded in full for a budget of frames."""
+SECONDS_A_PICK = 36.0
+"""Unless the budget is so large that there would be little choice: three frames or more for each pick."""
 SceneRule = Callable[[Frame], bool]
 """Called with every frame in turn: whether a new scene begins with it."""
 OnFrame = Callable[[float], object]
@@ -133,10 +137,14 @@ def by_time(fps: float) -> Sampling:
 
 
 def _for_budget(budget: int) -> Sampling:
-    """A frame a second, so that nothing is missed; of a short video more, so that there is a choice."""
+    """A frame a second, so that nothing is missed. Of a short video more, so that there is a choice; of a long one
+    fewer where little seems to happen.
+    """
     least = max(VideoConfig().num_frames, 2 * budget)
 
     def sample(video: Video, picker: Picker) -> tuple[Iterable[Frame], Picker]:
+        if video.seconds and video.seconds > max(LONG_SECONDS, SECONDS_A_PICK * budget):
+            return video.sample_sparsely(), picker
         return video.sample_by_time(fps=max(1.0, least / video.seconds) if video.seconds else 1.0), picker
 
     return sample

@@ -1,6 +1,6 @@
 """Frames of a finite video, sampled evenly or by time.
 
-A `Video` is read front to back, once for each sampling. Only what the sampled frames depend on is decoded; in case of
+A `Video` is read from front to back for each sampling. Only what the sampled frames depend on is decoded; in case of
 doubt, everything. Passes open the video for themselves, so they do not disturb each other.
 """
 
@@ -38,6 +38,7 @@ from picknet.video.packets import PacketSums, Stretch, Timetable
 from picknet.video.passes import Damage, Pass
 from picknet.video.pictures import is_picture, read_picture
 from picknet.video.source import VIDEO_SUFFIXES, UnreadableVideo, is_address, is_video_file
+from picknet.video.sparse import sparse_positions
 
 __all__ = ["VIDEO_SUFFIXES", "UnreadableVideo", "Video", "is_video_file", "pixels_and_glances", "stored_seconds"]
 
@@ -126,10 +127,10 @@ class Video:
         only: yield only the samples with these indexes, and decode only what they depend on. If none of them can be
             decoded, yield the last frame that can. These frames have no glances of motion and packets.
 
-        n is the number of packets, read without decoding. A frame is identified by its timestamp, not by counting: if
-        a packet holds no frame (a hidden reference, damage), the next frame takes its place and all others keep theirs,
-        evenly spaced; extended damage leaves a gap, so fewer frames are yielded. Packets without a timestamp need not
-        be frames: such a file is decoded once to count them.
+        n is the number of packets, by the container's index or read without decoding. A frame is identified by its
+        timestamp, not by counting: if a packet holds no frame (a hidden reference, damage), the next frame takes its
+        place and all others keep theirs, evenly spaced; extended damage leaves a gap, so fewer frames are yielded.
+        Packets without a timestamp need not be frames: such a file is decoded once to count them, unless it is AVI.
         """
         wanted = middles(self._num_frames, count)
         yield from self._quick_or_full(
@@ -145,6 +146,19 @@ class Video:
         """
         yield from self._quick_or_full(
             lambda times: dict(enumerate(self._positions_by_time(times, fps))), only, self._at_ticks(fps, only)
+        )
+
+    def sample_sparsely(self, *, fps: float = 1.0) -> Iterator[Frame]:
+        """At most `fps` frames a second, of quiet parts keyframes only, so that little is decoded: see `sparse.py`.
+
+        Where the packets have no reliable timestamps, as `sample_by_time`.
+        """
+        if not (times := self._times) or times[0] != self._start:
+            yield from self.sample_by_time(fps=fps)
+            return
+        wanted = sparse_positions(self._packets, times, fps=fps, unit=self._unit)
+        yield from self._quick_or_full(
+            lambda times: dict(enumerate(wanted)), None, self._at_positions(wanted), by_index=False
         )
 
     def packets_by_time(self, *, fps: float = 1.0) -> list[PacketBytes]:
@@ -166,13 +180,15 @@ class Video:
         sample: Callable[[Sequence[int]], Mapping[int, int]],
         only: Collection[int] | None,
         by_decoding_everything: Iterator[Frame],
+        *,
+        by_index: bool = True,
     ) -> Iterator[Frame]:
         """Samples, decoding only what they depend on, up to the first doubt: the remaining ones by decoding everything.
 
         sample: when frames are shown -> index of each sample -> its position.
         """
         num_yielded, since = 0, self._since_sample(looks=only is None)
-        for current, times, stretches in self._timetables(from_start=since.needs_all):
+        for current, times, stretches in self._timetables(by_index=by_index, from_start=since.needs_all):
             samples = sample(times)
             chosen = {index: position for index, position in samples.items() if only is None or index in only}
             unread = dict(itertools.islice(chosen.items(), num_yielded, None))
@@ -183,9 +199,11 @@ class Video:
                 return
         yield from itertools.islice(by_decoding_everything, num_yielded, None)
 
-    def _timetables(self, *, from_start: bool) -> Iterator[tuple[Pass, Sequence[int], Stretches]]:
+    def _timetables(
+        self, *, by_index: bool, from_start: bool
+    ) -> Iterator[tuple[Pass, Sequence[int], Stretches]]:
         """A pass, when its frames are shown, and which packets frames need: by the index, then by the packets."""
-        if self._num_indexed:
+        if self._num_indexed and by_index:
             with self._rewound_pass() as current:
                 if (index := current.index(self._start)) is not None:
                     yield current, index, functools.partial(current.stretches, index)

@@ -2,7 +2,7 @@
 
 import itertools
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -74,6 +74,10 @@ class Timetable:
         times = array("q", sorted(shown for number, shown in enumerate(self._shown) if number not in self._hidden))
         unique = all(one < other for one, other in itertools.pairwise(times))
         return times if self.is_trusted and unique else None
+
+    def key_positions(self, times: Sequence[int]) -> list[int]:
+        """Positions of the keyframes that are shown. times: when each frame is shown, sorted."""
+        return [bisect_left(times, self._shown[number]) for number in self._keys if number not in self._hidden]
 
     def sums(self) -> PacketSums:
         """Bytes of the frames in the order shown, added up; in the order stored if the packets do not tell."""
