@@ -19,7 +19,10 @@ from picknet.video.file import Video
 from picknet.video.frame import Frame, checked_fps, frames_from, middles
 from picknet.video.live import Live
 from picknet.video.source import Source, is_binary_file, is_http, is_live, locate
+from picknet.workers import num_cores, read_ahead
 
+MAX_WAITING = 3
+"""Frames that are decoded before a picker looks at them."""
 LONG_SECONDS = 1200.0
 """Longer videos are not decoded in full for a budget of frames."""
 SECONDS_A_PICK = 36.0
@@ -209,7 +212,13 @@ def open_source(
         return
     if isinstance(source, str | os.PathLike | bytes | bytearray) or is_binary_file(source):
         with Video(source, glance=glance_kind(picker)) as video:
-            yield Walk(video.name, *sampling(video, picker), video, on_frame=on_frame)
+            frames, chosen = sampling(video, picker)
+            if num_cores() == 1:
+                yield Walk(video.name, frames, chosen, video, on_frame=on_frame)
+                return
+            # Frames are decoded while others are looked at.
+            with contextlib.closing(read_ahead(frames, count=MAX_WAITING)) as decoded:
+                yield Walk(video.name, decoded, chosen, video, on_frame=on_frame)
         return
     if isinstance(source, np.ndarray) and source.ndim == 4 and array_samples:
         frames = _sampled_array(source, array_samples, fps=fps)
