@@ -85,6 +85,7 @@ class Pass:
         self._index: Index | None = None
 
     def close(self) -> None:
+        self._unread = iter(())  # it refers to this object, which would keep the decoder's threads
         if self._index is not None:
             self._index.close()
         self.container.close()
