@@ -19,14 +19,13 @@ from picknet.video.file import Video
 from picknet.video.frame import Frame, checked_fps, frames_from, middles
 from picknet.video.live import Live
 from picknet.video.source import Source, is_binary_file, is_http, is_live, locate
+from picknet.video.sparse import LONG_SECONDS
 from picknet.workers import num_cores, read_ahead
 
 MAX_WAITING = 3
 """Frames that are decoded before a picker looks at them."""
-LONG_SECONDS = 1200.0
-"""Longer videos are not decoded in full for a budget of frames."""
 SECONDS_A_PICK = 36.0
-"""Unless the budget is so large that there would be little choice: three frames or more for each pick."""
+"""A long video is not decoded in full for a budget, unless that is larger: there would be little choice."""
 SceneRule = Callable[[Frame], bool]
 """Called with every frame in turn: whether a new scene begins with it."""
 OnFrame = Callable[[float], object]

@@ -6,9 +6,10 @@ import clips
 import pytest
 
 from picknet.video.file import Video
+from picknet.video.frame import middles
 from picknet.video.packets import Timetable
 from picknet.video.passes import Pass
-from picknet.video.sparse import MOST_CLOSELY, sparse_positions
+from picknet.video.sparse import MOST_CLOSELY, cheap_middles, sparse_positions
 
 FPS = 10
 
@@ -23,6 +24,22 @@ def looks(*, seconds: int, group: int, busy: range = range(0), busy_bytes: int =
     times = table.times()
     assert times is not None
     return [position // FPS for position in sparse_positions(table, times, fps=1.0, unit=1 / FPS)]
+
+
+def test_of_a_long_video_keyframes_near_the_middles_are_enough() -> None:
+    times, keys = range(2 * 1200 * FPS), list(range(0, 2 * 1200 * FPS, 70))
+    exact = middles(len(times), 10)
+    found = cheap_middles(times, keys, count=10, unit=1 / FPS)
+    assert found == [position - position % 70 for position in exact]
+    few = [0, exact[3] - 300, exact[3] - 299, exact[4] - 301]  # an eighth of a part are 300 frames
+    assert cheap_middles(times, few, count=10, unit=1 / FPS) == [*exact[:3], exact[3] - 299, *exact[4:]]
+
+
+def test_of_a_short_video_the_middles_are_taken() -> None:
+    times = range(1200 * FPS)
+    assert cheap_middles(times, list(times), count=7, unit=1 / FPS) == middles(len(times), 7)
+    assert cheap_middles(times, list(range(0, len(times), 3)), count=7, unit=1 / FPS) == middles(len(times), 7)
+    assert cheap_middles(range(0), [], count=7, unit=1 / FPS) == []
 
 
 def test_of_a_quiet_video_keyframes_are_enough() -> None:

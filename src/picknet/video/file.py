@@ -33,12 +33,13 @@ from picknet.video.frame import (
     sampling_clock,
     sides,
 )
+from picknet.video.index import Index
 from picknet.video.motion import Motion
 from picknet.video.packets import PacketSums, Stretch, Timetable
 from picknet.video.passes import Damage, Pass
 from picknet.video.pictures import is_picture, read_picture
 from picknet.video.source import VIDEO_SUFFIXES, UnreadableVideo, is_address, is_video_file
-from picknet.video.sparse import sparse_positions
+from picknet.video.sparse import cheap_middles, sparse_positions
 
 __all__ = ["VIDEO_SUFFIXES", "UnreadableVideo", "Video", "is_video_file", "pixels_and_glances", "stored_seconds"]
 
@@ -127,6 +128,9 @@ class Video:
         only: yield only the samples with these indexes, and decode only what they depend on. If none of them can be
             decoded, yield the last frame that can. These frames have no glances of motion and packets.
 
+        Of a video of more than 20 minutes, a keyframe shortly before the middle is taken in its place: an eighth of a
+        part at most. It is decoded alone, where a group of frames may take longer than all else.
+
         n is the number of packets, by the container's index or read without decoding. A frame is identified by its
         timestamp, not by counting: if a packet holds no frame (a hidden reference, damage), the next frame takes its
         place and all others keep theirs, evenly spaced; extended damage leaves a gap, so fewer frames are yielded.
@@ -134,7 +138,7 @@ class Video:
         """
         wanted = middles(self._num_frames, count)
         yield from self._quick_or_full(
-            lambda times: dict(enumerate(middles(len(times), count))), only, self._at_positions(wanted, only)
+            lambda times: dict(enumerate(self._middles(times, count))), only, self._at_positions(wanted, only)
         )
 
     def sample_by_time(self, *, fps: float = 1.0, only: Collection[int] | None = None) -> Iterator[Frame]:
@@ -168,6 +172,13 @@ class Video:
         """
         since = _SinceSample(None, self._packets.sums())
         return [since.packets(position) for position in self._positions_by_time(self._times or (), fps)]
+
+    def _middles(self, times: Sequence[int], count: int) -> list[int]:
+        """Positions of the frames of `sample_evenly`."""
+        # A position of the index is that of the packet: frames that are shown before the keyframe they are stored after
+        # only make it take longer.
+        keys = times.keys if isinstance(times, Index) else self._packets.key_positions(times)
+        return cheap_middles(times, keys, count=count, unit=self._unit)
 
     def _positions_by_time(self, times: Sequence[int], fps: float) -> list[int]:
         """Positions of the frames of `sample_by_time`; empty if these times do not tell."""

@@ -31,7 +31,7 @@ class Index(Sequence[int]):
     def __init__(self, entries: IndexEntries, keys: Sequence[int], delay: int) -> None:
         """keys: numbers of the packets that decoding can start at. delay: from decoding a frame to showing it."""
         self._entries: Any = entries
-        self._keys = keys
+        self.keys = keys
         self._delay = delay
 
     @classmethod
@@ -66,7 +66,7 @@ class Index(Sequence[int]):
 
     def key(self, number: int) -> int:
         """The last packet up to this one that decoding can start at."""
-        return self._keys[max(bisect_right(self._keys, number), 1) - 1]
+        return self.keys[max(bisect_right(self.keys, number), 1) - 1]
 
     def has(self, number: int, packet: "av.Packet[Stream]") -> bool:
         """Whether this packet is in the index under this number."""

@@ -33,7 +33,7 @@ _INDEXED = frozenset({"mov,mp4,m4a,3gp,3g2,mj2"})
 _FAR = 30
 """Packets. To read and forget more takes longer than to seek."""
 
-_LONGEST_SEARCH = 2000
+_LONGEST_SEARCH = 600
 """Packets to look at for the one that was sought."""
 
 _SKIPPING_DECODERS = frozenset({"h264", "mpeg1video", "mpeg2video", "mpeg4"})

@@ -1,4 +1,4 @@
-"""Which frames of a long video to look at, when there is no time to decode it all: what its packets tell about that.
+"""Which frames of a long video to look at, so that little of it is decoded: what its packets tell about that.
 
 A keyframe can be decoded alone, any other frame only together with all that it depends on. So one look at a group of
 frames is one at its keyframe. Packets that are larger than usual are a sign that something moves: the busiest groups
@@ -13,9 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from picknet.video.frame import due_positions
+from picknet.video.frame import due_positions, middles
 from picknet.video.packets import Timetable
 
+LONG_SECONDS = 1200.0
+"""Of a longer video, frames are chosen with a view to what they cost."""
+REACH = 0.125
+"""How far before the middle of a part of a long video a keyframe may be that is taken in its place, in parts."""
 LONGEST_GROUP = 12.0
 """Seconds from a keyframe to the next for which one look is enough. The usual most is ten."""
 BUSY = 1.5
@@ -24,6 +28,19 @@ USUAL_TICKS = 120
 """The usual bytes are the median over about as many samples."""
 MOST_CLOSELY = 0.06
 """Share of all frames that may be decoded for a close look at busy groups."""
+
+
+def cheap_middles(times: Sequence[int], keys: Sequence[int], *, count: int, unit: float) -> list[int]:
+    """Positions of the middles of `count` equal parts of a video; of a long one, of the keyframes just before them.
+
+    keys: positions of the keyframes. The other arguments are those of `sparse_positions`.
+    """
+    wanted = middles(len(times), count)
+    if not wanted or not keys or (times[-1] - times[0]) * unit <= LONG_SECONDS:
+        return wanted
+    before = [keys[max(bisect_right(keys, position), 1) - 1] for position in wanted]
+    reach = REACH * len(times) / count
+    return [key if 0 <= position - key <= reach else position for position, key in zip(wanted, before, strict=True)]
 
 
 def sparse_positions(table: Timetable, times: Sequence[int], *, fps: float, unit: float) -> list[int]:
