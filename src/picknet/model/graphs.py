@@ -121,16 +121,16 @@ class Graph:
         settings["ENABLE_CPU_PINNING"] = "NO"
         if self.name in SINGLE_THREADED:
             settings["INFERENCE_NUM_THREADS"] = "1"
-        model = self.model
-        if self.name in ONE_BY_ONE:
-            model = self.model.clone()
-            model.reshape({port: [1, *list(port.partial_shape)[1:]] for port in model.inputs})
         entry = f"{self.name}-{self._fingerprint(settings)}" if self.name in CACHED else None
         if entry and (stored := cache.read(entry)) is not None:
             try:
                 return _core().import_model(stored, "CPU", settings)
             except RuntimeError:
                 pass  # an entry that OpenVINO's own checks refuse is written again
+        model = self.model
+        if self.name in ONE_BY_ONE:
+            model = self.model.clone()
+            model.reshape({port: [1, *list(port.partial_shape)[1:]] for port in model.inputs})
         try:
             compiled = _core().compile_model(model, "CPU", settings)
         except RuntimeError as error:
