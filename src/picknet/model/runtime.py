@@ -71,9 +71,9 @@ class Runtime:
         self._compiling_ahead = threading.Lock()
 
     def compile_ahead(self) -> None:
-        """Compile the graphs that are needed last in the background: the CNN, and beside it encoder and decoder."""
+        """Compile the graphs in the background, those that are needed last in a thread of their own."""
         if self._compiling_ahead.acquire(blocking=False):  # never released: only the first call starts threads
-            for names in (("cnn",), ("encoder", "decoder")):
+            for names in (("policy", "cnn"), ("encoder", "decoder")):
                 threading.Thread(target=self._compile, args=names, name="picknet-compile").start()
 
     @property
