@@ -4,16 +4,18 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import av
 import clips
 import numpy as np
 import pytest
 
 from picknet.video.file import Video
-from picknet.video.frame import due_positions, sampling_clock
+from picknet.video.frame import due_positions, middles, sampling_clock
 from picknet.video.index import Index
 from picknet.video.passes import Pass
 from picknet.video.source import UnreadableVideo
 
+ORIGINALS = Path(__file__).resolve().parents[3] / "shared" / "originals"
 NUM_FRAMES = 240
 GOP = 20
 
@@ -62,6 +64,21 @@ def test_the_frames_are_all_those_asked_for(clip: Path) -> None:
         expected = [(2 * place + 1) * NUM_FRAMES // (2 * count) for place in range(count)]
         assert shown(clip, count=count) == [(number, number, number / 10) for number in expected]
     assert shown(clip, fps=1.0) == [(number, number, number / 10) for number in range(0, NUM_FRAMES, 10)]
+
+
+@pytest.mark.skipif(not ORIGINALS.is_dir(), reason="the original files of MSVD and MSR-VTT are not here")
+@pytest.mark.parametrize("kind", ["msvd/*.avi", "msrvtt/*.mp4"])
+def test_files_as_people_have_them_give_the_frames_of_a_plain_decode(kind: str) -> None:
+    path = sorted(ORIGINALS.glob(kind))[-1]
+    with av.open(str(path)) as container:
+        every = list(container.decode(video=0))
+    with Video(path) as video:
+        frames = list(video.sample_evenly(count=5))
+        assert video.damage is None
+    wanted = middles(len(every), 5)
+    assert [frame.number for frame in frames] == wanted
+    for frame, place in zip(frames, wanted, strict=True):
+        np.testing.assert_array_equal(frame._picture.to_ndarray(), every[place].to_ndarray())
 
 
 def box(data: bytes, name: bytes) -> int:
