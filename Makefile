@@ -21,6 +21,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/precisions.py
 	$(BIN)/python benchmarks/starting.py
 	$(BIN)/python benchmarks/growing.py
+	$(BIN)/python benchmarks/originals.py
 	$(BIN)/python benchmarks/many.py
 	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/performance.py

@@ -20,6 +20,8 @@ from picknet.video.file import Video
 SAMPLE = Path(__file__).resolve().parent.parent / "samples" / "cockatoo.mp4"
 FPS = 25
 X264 = {"preset": "veryfast", "crf": "23", "x264-params": "keyint=250:log-level=error"}
+REGULAR = ":min-keyint=250:scenecut=0"
+"""A keyframe every ten seconds, and none between."""
 NOISE = 2.0
 """Standard deviation, in grey values."""
 PAN = 32
@@ -30,22 +32,26 @@ multiple of it, or all samples of an hour would be keyframes."""
 LARGE = 1920
 
 
-def make(folder: Path, *, width: int, height: int, seconds: float, source: Path = SAMPLE) -> Path:
-    """A video of this size and length, made if it is not in the folder."""
-    path = folder / f"{source.stem}-{width}x{height}-{seconds:g}s.mp4"
+def make(
+    folder: Path, *, width: int, height: int, seconds: float, source: Path = SAMPLE, regular: bool = False
+) -> Path:
+    """A video of this size and length, made if it is not in the folder. regular: see REGULAR."""
+    path = folder / f"{source.stem}-{width}x{height}-{seconds:g}s{'-regular' if regular else ''}.mp4"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         loop = LOOP_SECONDS / (10 if width >= LARGE else 1)
         if seconds > loop:
-            _repeat(make(folder, width=width, height=height, seconds=loop, source=source), path, seconds)
+            part = make(folder, width=width, height=height, seconds=loop, source=source, regular=regular)
+            _repeat(part, path, seconds)
         else:
-            _encode(path, source, width, height, round(seconds * FPS))
+            _encode(path, source, width, height, round(seconds * FPS), regular=regular)
     return path
 
 
-def _encode(path: Path, source: Path, width: int, height: int, num_frames: int) -> None:
+def _encode(path: Path, source: Path, width: int, height: int, num_frames: int, *, regular: bool) -> None:
+    options = X264 | {"x264-params": X264["x264-params"] + (REGULAR if regular else "")}
     with written_whole(path) as temporary, av.open(str(temporary), "w") as output:
-        stream = output.add_stream("libx264", rate=FPS, options=X264)
+        stream = output.add_stream("libx264", rate=FPS, options=options)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         for number, pixels in enumerate(itertools.islice(_shown(source, width, height), num_frames)):
             frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")

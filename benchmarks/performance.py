@@ -48,6 +48,13 @@ Errors are those of CNN features and of the decoder's log-probabilities, against
 quantised after training, calibrated on frames of the sample) is slower than 32 bits on ARM. The decoder in 8 bits has
 8-bit weights. It runs in 32 bits, because 16 or 8 change log-probabilities by more than good sentences differ.
 """
+ORIGINALS = """
+Files as people have them, of which the repository holds none, against decoding them alone: the median over the files,
+and the lowest and the highest.
+"""
+HOUR = """
+An hour of 640×360 with a keyframe every ten seconds, against decoding all of it:
+"""
 Facts = dict[str, Any]
 STAGES = ("supervision", "reinforcement", "adaptation")
 
@@ -217,6 +224,21 @@ def files(rows: list[Facts]) -> str:
     return markdown_table(cells)
 
 
+def originals(found: Facts) -> list[str]:
+    """Files as people have them, a made hour, and first captions."""
+    cells = [["Files", "What", "Wall", "CPU"]]
+    for kind, measured in found["kinds"].items():
+        for name, against in measured["ratios"].items():
+            row = [f"{kind} ({len(measured['files'])})", name]
+            cells.append([*row, *(spread(against[clock], unit="×") for clock in ("wall", "cpu"))])
+    hour = [["What", "Wall", "CPU"]]
+    for name, against in found["hour"]["against decoding it all"].items():
+        hour.append([name, *(spread(against[clock], ".4f", "×") for clock in ("wall", "cpu"))])
+    parts = [ORIGINALS, markdown_table(cells)] if found["kinds"] else []
+    first = ["The first caption of a process:\n", table(found["first caption"])]
+    return [*parts, HOUR, markdown_table(hour), "", *first, ""]
+
+
 def agreed(agreement: Facts) -> str:
     """Fast inference against plain inference."""
     cells = [["Split", "Clips", "Computed again in 32 bits", "Other picks", "Other words"]]
@@ -286,6 +308,8 @@ def main() -> None:
         parts += ["## Stage by stage", CAPTION_STAGES, "CPU time in ms:\n", by_size(clips, "stages", "cpu_ms", 1), ""]
         parts += ["## The limit", LIMIT, limit(clips, captioning["machine"]["cores"]), ""]
         parts += ["## The paper's cost column", COST_COLUMN, cost_column(clips), ""]
+    if real := read("originals"):
+        parts += ["## Real files\n", source(real), *originals(real)]
     if precisions:
         parts += ["## Precision\n", source(precisions), PRECISIONS, bits(precisions["graphs"]), ""]
     if starting:

@@ -1,5 +1,6 @@
 """Worker processes: the results of one process in the same order, bounded memory, and no process left behind."""
 
+import itertools
 import os
 import pickle
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from picknet.errors import PicknetError
-from picknet.workers import AHEAD_PER_JOB, LostProcess, TaskTimeout, in_order
+from picknet.workers import AHEAD_PER_JOB, LostProcess, TaskTimeout, in_order, read_ahead
 
 SAMPLE = Path(__file__).resolve().parents[1] / "samples" / "cockatoo.mp4"
 
@@ -264,3 +265,52 @@ def test_captions_by_several_workers_are_those_of_one_process(tmp_path: Path, mo
     assert printed[0].stdout == printed[1].stdout
     assert printed[0].stderr == printed[1].stderr == f"picknet: {tmp_path / 'text.mp4'}: not a known video format\n"
     assert (printed[0].stdout.count("\n"), printed[0].returncode, printed[1].returncode) == (3, 1, 1)
+
+
+# Read ahead ------------------------------------------------------------------------------------------------------
+
+
+def test_items_are_read_ahead_and_come_in_order() -> None:
+    read: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in range(10):
+            read.append(item)
+            yield item
+
+    ahead = read_ahead(items(), count=3)
+    assert next(ahead) == 0
+    deadline = time.monotonic() + 10
+    while len(read) < 5 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    time.sleep(0.02)
+    assert read == [0, 1, 2, 3, 4]  # three wait, and the next has been read
+    assert list(ahead) == list(range(1, 10))
+
+
+def test_an_error_while_reading_ahead_comes_after_the_items_before_it() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise ValueError("cut short")
+
+    ahead = read_ahead(items(), count=3)
+    assert next(ahead) == 1
+    with pytest.raises(ValueError, match="cut short"):
+        next(ahead)
+
+
+def test_nothing_is_read_any_more_once_it_is_closed() -> None:
+    read: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in itertools.count():
+            read.append(item)
+            yield item
+
+    ahead = read_ahead(items(), count=2)
+    next(ahead)
+    ahead.close()
+    num_read = len(read)
+    time.sleep(0.02)
+    assert len(read) == num_read <= 5
+    assert not any(thread.name == "picknet-ahead" for thread in threading.enumerate())

@@ -274,8 +274,8 @@ class Captioner:
         self, source: Source, settings: "_Settings", on_frame: OnFrame = lambda seconds: None
     ) -> Caption:
         count = settings.num_frames
+        self.runtime.compile_ahead()
         with open_source(source, evenly(count), settings.picker, array_samples=count, on_frame=on_frame) as walk:
-            self.runtime.compile_ahead()
             described = self.describer.describe(
                 walk.picks(), beam=settings.beam, count=settings.candidates, min_confidence=settings.min_confidence
             )

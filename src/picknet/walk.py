@@ -19,7 +19,13 @@ from picknet.video.file import Video
 from picknet.video.frame import Frame, checked_fps, frames_from, middles
 from picknet.video.live import Live
 from picknet.video.source import Source, is_binary_file, is_http, is_live, locate
+from picknet.video.sparse import LONG_SECONDS
+from picknet.workers import num_cores, read_ahead
 
+MAX_WAITING = 3
+"""Frames that are decoded before a picker looks at them."""
+SECONDS_A_PICK = 36.0
+"""A long video is not decoded in full for a budget, unless that is larger: there would be little choice."""
 SceneRule = Callable[[Frame], bool]
 """Called with every frame in turn: whether a new scene begins with it."""
 OnFrame = Callable[[float], object]
@@ -133,10 +139,14 @@ def by_time(fps: float) -> Sampling:
 
 
 def _for_budget(budget: int) -> Sampling:
-    """A frame a second, so that nothing is missed; of a short video more, so that there is a choice."""
+    """A frame a second, so that nothing is missed. Of a short video more, so that there is a choice; of a long one
+    fewer where little seems to happen.
+    """
     least = max(VideoConfig().num_frames, 2 * budget)
 
     def sample(video: Video, picker: Picker) -> tuple[Iterable[Frame], Picker]:
+        if video.seconds and video.seconds > max(LONG_SECONDS, SECONDS_A_PICK * budget):
+            return video.sample_sparsely(), picker
         return video.sample_by_time(fps=max(1.0, least / video.seconds) if video.seconds else 1.0), picker
 
     return sample
@@ -201,7 +211,13 @@ def open_source(
         return
     if isinstance(source, str | os.PathLike | bytes | bytearray) or is_binary_file(source):
         with Video(source, glance=glance_kind(picker)) as video:
-            yield Walk(video.name, *sampling(video, picker), video, on_frame=on_frame)
+            frames, chosen = sampling(video, picker)
+            if num_cores() == 1:
+                yield Walk(video.name, frames, chosen, video, on_frame=on_frame)
+                return
+            # Frames are decoded while others are looked at.
+            with contextlib.closing(read_ahead(frames, count=MAX_WAITING)) as decoded:
+                yield Walk(video.name, decoded, chosen, video, on_frame=on_frame)
         return
     if isinstance(source, np.ndarray) and source.ndim == 4 and array_samples:
         frames = _sampled_array(source, array_samples, fps=fps)

@@ -6,12 +6,12 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from queue import LifoQueue
+from queue import LifoQueue, SimpleQueue
 from typing import Any, TypeVar
 
 from picknet.errors import PicknetError
@@ -249,3 +249,41 @@ def _result_or_error(work: Work, task: Any) -> Any:
         return work(task)
     except PicknetError as error:
         return error
+
+
+def read_ahead(items: Iterable[Task], *, count: int) -> Generator[Task, None, None]:
+    """The items in their order, of which a thread reads `count` before they are asked for, and one more.
+
+    Closing it ends the thread: what it reads may be closed afterwards.
+    """
+    ready: SimpleQueue[tuple[Task | None, BaseException | None]] = SimpleQueue()
+    wanted = threading.Semaphore(count)
+    is_closed = threading.Event()
+
+    def read() -> None:
+        error: BaseException = StopIteration()
+        try:
+            for item in items:
+                ready.put((item, None))
+                wanted.acquire()
+                if is_closed.is_set():
+                    return
+        except BaseException as raised:  # noqa: BLE001 - whatever it is, it is raised where the items are used
+            error = raised
+        ready.put((None, error))
+
+    thread = threading.Thread(target=read, name="picknet-ahead", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = ready.get()
+            if isinstance(error, StopIteration):
+                return
+            if error is not None:
+                raise error
+            wanted.release()
+            yield item  # type: ignore[misc]  # not None where there is no error
+    finally:
+        is_closed.set()
+        wanted.release()
+        thread.join()

@@ -232,7 +232,8 @@ def test_a_graph_compiled_ahead_is_compiled_once_and_its_error_is_raised_where_i
     memory = runtime.encode(np.zeros((1, 1, 1280), np.float32), runtime.start())
     runtime.decode(np.array([1]), memory, memory.h)
     runtime.compile_ahead()
-    assert sorted(compiled) == ["decoder", "encoder"]
+    assert {"decoder", "encoder"} <= set(compiled)  # the others may still be compiling
+    assert len(compiled) == len(set(compiled))
 
     def broken(graph, precision):
         raise BadModel(f"{graph.name}: broken")

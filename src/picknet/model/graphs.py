@@ -7,6 +7,7 @@ cores for the large graphs, and different graphs in parallel.
 import functools
 import hashlib
 import io
+import sys
 import threading
 from collections import deque
 from collections.abc import Mapping, MutableMapping
@@ -35,10 +36,12 @@ _DTYPES = {"f32": np.float32, "u8": np.uint8, "i64": np.int64}
 
 SINGLE_THREADED = frozenset({"policy", "encoder"})
 """Graphs so small that sharing an inference between two threads takes longer than the inference."""
-ONE_BY_ONE = frozenset({"policy"})
-"""Graphs that are compiled for a single frame: with a fixed shape an inference takes half as long."""
+ONE_BY_ONE = frozenset({"cnn", "policy"})
+"""Graphs that are compiled for a single frame: with a fixed shape an inference of the policy takes half as long, one of
+the CNN a tenth less. The numbers are the same."""
 CACHED = frozenset({"cnn", "policy"})
 """Graphs that are cached on disk once compiled. The others are mostly weights, as slow to read as to compile."""
+_CONVERTER = "openvino.tools.ovc"
 MAX_IDLE_REQUESTS = 16
 """Infer requests of a graph that are kept for the next inferences, each with its buffers (0.3 MB for the CNN)."""
 
@@ -118,16 +121,16 @@ class Graph:
         settings["ENABLE_CPU_PINNING"] = "NO"
         if self.name in SINGLE_THREADED:
             settings["INFERENCE_NUM_THREADS"] = "1"
-        model = self.model
-        if self.name in ONE_BY_ONE:
-            model = self.model.clone()
-            model.reshape({port: [1, *list(port.partial_shape)[1:]] for port in model.inputs})
         entry = f"{self.name}-{self._fingerprint(settings)}" if self.name in CACHED else None
         if entry and (stored := cache.read(entry)) is not None:
             try:
                 return _core().import_model(stored, "CPU", settings)
             except RuntimeError:
                 pass  # an entry that OpenVINO's own checks refuse is written again
+        model = self.model
+        if self.name in ONE_BY_ONE:
+            model = self.model.clone()
+            model.reshape({port: [1, *list(port.partial_shape)[1:]] for port in model.inputs})
         try:
             compiled = _core().compile_model(model, "CPU", settings)
         except RuntimeError as error:
@@ -143,10 +146,8 @@ class Graph:
 
     def _fingerprint(self, settings: Mapping[str, str]) -> str:
         """Changes with everything a compiled graph depends on: model, machine, OpenVINO's version, settings."""
-        import openvino
-
         machine = [str(_core().get_property("CPU", key)) for key in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")]
-        facts = [openvino.get_version(), *machine, *(f"{key}={value}" for key, value in settings.items())]
+        facts = [_openvino().get_version(), *machine, *(f"{key}={value}" for key, value in settings.items())]
         facts += [self._folder.weights_digest, "one by one" if self.name in ONE_BY_ONE else "any number"]
         return hashlib.sha256("\n".join(facts).encode() + self._folder.read(f"{self.name}.onnx")).hexdigest()[:32]
 
@@ -183,8 +184,6 @@ class CompiledGraph:
         Calls are made one at a time, by one request: with one stream, a request for each thread would be no faster.
         Its input arrays are kept, since handing over new ones takes longer than the inference of a small graph.
         """
-        import openvino
-
         with self._lock:
             if self._request is None:
                 self._request = self._compiled.create_infer_request()
@@ -195,7 +194,7 @@ class CompiledGraph:
                     # Forgotten first: after Ctrl-C in between, the array and the request's tensor must not differ.
                     self._inputs.pop(name, None)
                     array = np.array(given, self._dtypes[name], order="C")
-                    self._request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+                    self._request.set_tensor(name, _openvino().Tensor(array, shared_memory=True))
                     self._inputs[name] = array
             # Faster than `infer`, which makes a dictionary of ports.
             self._request.start_async(share_inputs=True)
@@ -257,16 +256,27 @@ def _core() -> Any:
 
 @functools.cache
 def _only_core() -> Any:
+    return _openvino().Core()
+
+
+def _openvino() -> Any:
+    """OpenVINO without its converter of models, which takes as long to import as all the rest.
+
+    A module that is None cannot be imported, which OpenVINO is prepared for. Later the converter can be.
+    """
+    modules: dict[str, Any] = sys.modules
+    if "openvino" not in modules:
+        modules.setdefault(_CONVERTER, None)
     import openvino
 
-    return openvino.Core()
+    if modules.get(_CONVERTER, openvino) is None:
+        modules.pop(_CONVERTER, None)
+    return openvino
 
 
 def _read(path: Path) -> Any:
     # Core.read_model would offer a damaged file to every other format it knows, and they write to stderr.
-    from openvino.frontend import FrontEndManager
-
-    frontend = FrontEndManager().load_by_framework("onnx")
+    frontend = _openvino().frontend.FrontEndManager().load_by_framework("onnx")
     try:
         return frontend.convert(frontend.load(str(path)))
     except Exception as error:  # OpenVINO's own errors share no base class

@@ -71,9 +71,10 @@ class Runtime:
         self._compiling_ahead = threading.Lock()
 
     def compile_ahead(self) -> None:
-        """Compile the encoder and decoder in the background: they are needed last."""
-        if self._compiling_ahead.acquire(blocking=False):  # never released: only the first call starts a thread
-            threading.Thread(target=self._compile_last_graphs, name="picknet-compile").start()
+        """Compile the graphs in the background, those that are needed last in a thread of their own."""
+        if self._compiling_ahead.acquire(blocking=False):  # never released: only the first call starts threads
+            for names in (("policy", "cnn"), ("encoder", "decoder")):
+                threading.Thread(target=self._compile, args=names, name="picknet-compile").start()
 
     @property
     def computes_in_f16(self) -> bool:
@@ -135,9 +136,9 @@ class Runtime:
     def _compiled(self, name: str) -> CompiledGraph:
         return self.graphs[name].compiled(self._precision[name])
 
-    def _compile_last_graphs(self) -> None:
+    def _compile(self, *names: str) -> None:
         with contextlib.suppress(BadModel):  # raised again when the graph is used
-            for name in ("encoder", "decoder"):
+            for name in names:
                 self._compiled(name)
 
 

@@ -1,6 +1,6 @@
 """Frames of a finite video, sampled evenly or by time.
 
-A `Video` is read front to back, once for each sampling. Only what the sampled frames depend on is decoded; in case of
+A `Video` is read from front to back for each sampling. Only what the sampled frames depend on is decoded; in case of
 doubt, everything. Passes open the video for themselves, so they do not disturb each other.
 """
 
@@ -11,7 +11,7 @@ import os
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import BinaryIO, Self
 
@@ -25,6 +25,7 @@ from picknet.video.frame import (
     USUAL_FPS,
     Frame,
     PacketBytes,
+    due_positions,
     glance_shape,
     middles,
     pixel_aspect,
@@ -32,13 +33,20 @@ from picknet.video.frame import (
     sampling_clock,
     sides,
 )
+from picknet.video.index import Index
 from picknet.video.motion import Motion
-from picknet.video.packets import PacketSums, Timetable
+from picknet.video.packets import PacketSums, Stretch, Timetable
 from picknet.video.passes import Damage, Pass
 from picknet.video.pictures import is_picture, read_picture
 from picknet.video.source import VIDEO_SUFFIXES, UnreadableVideo, is_address, is_video_file
+from picknet.video.sparse import cheap_middles, sparse_positions
 
 __all__ = ["VIDEO_SUFFIXES", "UnreadableVideo", "Video", "is_video_file", "pixels_and_glances", "stored_seconds"]
+
+MOST_DELAYED = 32
+"""Frames that a decoder may hold back: 16 to put them in order, as many for its threads."""
+Stretches = Callable[[Sequence[int]], Iterable[Stretch]]
+"""Positions of frames, sorted -> the packets to decode for them."""
 
 
 class Video:
@@ -85,6 +93,11 @@ class Video:
         self._first_pass: Pass | None = first
         """Still open where the search for the first frame left it."""
         self._start, self._is_interlaced = picture.pts, picture.interlaced_frame
+        self._guesses_times = first.guesses_times
+        # The other glances are of what lies between two samples, which is not in an index.
+        index = first.index(picture.pts) if glance in ("grey", "colour") else None
+        self._num_indexed = len(index) if index is not None else 0
+        """Frames by the container's index; 0 if it has none that can be used."""
         upright = sides(picture, self._pixel_aspect)
         self.width, self.height = upright if quarter_turns(picture) % 2 == 0 else upright[::-1]
 
@@ -115,14 +128,18 @@ class Video:
         only: yield only the samples with these indexes, and decode only what they depend on. If none of them can be
             decoded, yield the last frame that can. These frames have no glances of motion and packets.
 
-        n is the number of packets, read without decoding. A frame is identified by its timestamp, not by counting: if
-        a packet holds no frame (a hidden reference, damage), the next frame takes its place and all others keep theirs,
-        evenly spaced; extended damage leaves a gap, so fewer frames are yielded. Packets without a timestamp need not
-        be frames: such a file is decoded once to count them.
+        Of a video of more than 20 minutes, a keyframe shortly before the middle is taken in its place: an eighth of a
+        part at most. It is decoded alone, where a group of frames may take longer than all else.
+
+        n is the number of packets, by the container's index or read without decoding. A frame is identified by its
+        timestamp, not by counting: if a packet holds no frame (a hidden reference, damage), the next frame takes its
+        place and all others keep theirs, evenly spaced; extended damage leaves a gap, so fewer frames are yielded.
+        Packets without a timestamp need not be frames: such a file is decoded once to count them, unless it is AVI.
         """
         wanted = middles(self._num_frames, count)
-        chosen = {index: position for index, position in enumerate(wanted) if only is None or index in only}
-        yield from self._quick_or_full(chosen, self._since_sample(looks=only is None), self._at_positions(wanted, only))
+        yield from self._quick_or_full(
+            lambda times: dict(enumerate(self._middles(times, count))), only, self._at_positions(wanted, only)
+        )
 
     def sample_by_time(self, *, fps: float = 1.0, only: Collection[int] | None = None) -> Iterator[Frame]:
         """Yield, as it is decoded, the first frame at or after each of 0, 1/fps, 2/fps … seconds.
@@ -131,12 +148,21 @@ class Video:
 
         A frame that is the first after several of these times (the picture stood still) is yielded once.
         """
-        wanted = self._positions_by_time(fps)
-        chosen = {index: position for index, position in enumerate(wanted) if only is None or index in only}
-        if wanted and not chosen:
-            return
         yield from self._quick_or_full(
-            chosen, self._since_sample(looks=only is None), self._at_ticks(fps, only)
+            lambda times: dict(enumerate(self._positions_by_time(times, fps))), only, self._at_ticks(fps, only)
+        )
+
+    def sample_sparsely(self, *, fps: float = 1.0) -> Iterator[Frame]:
+        """At most `fps` frames a second, of quiet parts keyframes only, so that little is decoded: see `sparse.py`.
+
+        Where the packets have no reliable timestamps, as `sample_by_time`.
+        """
+        if not (times := self._times) or times[0] != self._start:
+            yield from self.sample_by_time(fps=fps)
+            return
+        wanted = sparse_positions(self._packets, times, fps=fps, unit=self._unit)
+        yield from self._quick_or_full(
+            lambda times: dict(enumerate(wanted)), None, self._at_positions(wanted), by_index=False
         )
 
     def packets_by_time(self, *, fps: float = 1.0) -> list[PacketBytes]:
@@ -144,69 +170,112 @@ class Video:
 
         Empty if the packets have no reliable timestamps, as in some AVI files.
         """
-        since = _SinceSample(None, self._sums)
-        return [since.packets(position) for position in self._positions_by_time(fps)]
+        since = _SinceSample(None, self._packets.sums())
+        return [since.packets(position) for position in self._positions_by_time(self._times or (), fps)]
 
-    def _positions_by_time(self, fps: float) -> list[int]:
-        """Positions of the frames of `sample_by_time`; empty if the packets do not tell."""
-        if not (times := self._times) or times[0] != self._start:
+    def _middles(self, times: Sequence[int], count: int) -> list[int]:
+        """Positions of the frames of `sample_evenly`."""
+        # A position of the index is that of the packet: frames that are shown before the keyframe they are stored after
+        # only make it take longer.
+        keys = times.keys if isinstance(times, Index) else self._packets.key_positions(times)
+        return cheap_middles(times, keys, count=count, unit=self._unit)
+
+    def _positions_by_time(self, times: Sequence[int], fps: float) -> list[int]:
+        """Positions of the frames of `sample_by_time`; empty if these times do not tell."""
+        if not times or times[0] != self._start:
             return []
-        is_due = sampling_clock(fps)
-        return [position for position, time in enumerate(times) if is_due((time - times[0]) * self._unit)]
+        return due_positions(times, fps=fps, unit=self._unit)
 
     def _quick_or_full(
-        self, wanted: Mapping[int, int], since: "_SinceSample", by_decoding_everything: Iterator[Frame]
+        self,
+        sample: Callable[[Sequence[int]], Mapping[int, int]],
+        only: Collection[int] | None,
+        by_decoding_everything: Iterator[Frame],
+        *,
+        by_index: bool = True,
     ) -> Iterator[Frame]:
-        """The frames of `_decoded_at`; if they end early, the remaining ones by decoding everything."""
-        num_yielded = 0
-        for frame in self._decoded_at(wanted, since):
-            yield frame
-            num_yielded += 1
-        if num_yielded < len(wanted) or not wanted:
-            yield from itertools.islice(by_decoding_everything, num_yielded, None)
+        """Samples, decoding only what they depend on, up to the first doubt: the remaining ones by decoding everything.
 
-    def _decoded_at(self, positions: Mapping[int, int], since: "_SinceSample") -> Iterator[Frame]:
+        sample: when frames are shown -> index of each sample -> its position.
+        """
+        num_yielded, since = 0, self._since_sample(looks=only is None)
+        for current, times, stretches in self._timetables(by_index=by_index, from_start=since.needs_all):
+            samples = sample(times)
+            chosen = {index: position for index, position in samples.items() if only is None or index in only}
+            unread = dict(itertools.islice(chosen.items(), num_yielded, None))
+            for frame in self._decoded_at(current, times, stretches, unread, since):
+                yield frame
+                num_yielded += 1
+            if samples and num_yielded == len(chosen):
+                return
+        yield from itertools.islice(by_decoding_everything, num_yielded, None)
+
+    def _timetables(
+        self, *, by_index: bool, from_start: bool
+    ) -> Iterator[tuple[Pass, Sequence[int], Stretches]]:
+        """A pass, when its frames are shown, and which packets frames need: by the index, then by the packets."""
+        if self._num_indexed and by_index:
+            with self._rewound_pass() as current:
+                if (index := current.index(self._start)) is not None:
+                    yield current, index, functools.partial(current.stretches, index)
+        if (times := self._times) and self._start is not None:
+            table = self._packets
+            with self._rewound_pass() as current:
+                yield current, times, lambda positions: table.stretches(
+                    [times[position] for position in positions], from_start=from_start
+                )
+
+    def _decoded_at(
+        self,
+        current: Pass,
+        times: Sequence[int],
+        stretches: Stretches,
+        positions: Mapping[int, int],
+        since: "_SinceSample",
+    ) -> Iterator[Frame]:
         """Sample index → position: these frames, decoding only what they depend on, up to the first doubt.
 
         No more are yielded after damage, or if a frame does not appear where it is expected.
         """
-        if not positions or not self._times or self._start is None:
+        wanted = deque((index, position, times[position]) for index, position in positions.items())
+        if not wanted or self._start is None:
             return
-        times = [self._times[position] for position in positions.values()]
-        wanted = deque(zip(positions.items(), times, strict=True))
-        with self._rewound_pass() as current:
-            skip = current.can_skip and not self._is_interlaced
-            pictures = current.needed_pictures(self._timetable, times, skip=skip, from_start=since.needs_all)
-            for time, picture in pictures:
-                since.add(picture)
-                (index, number), next_time = wanted[0]
-                if time > next_time:
-                    return
-                if time == next_time:
-                    seconds = time * self._unit - self._start * self._unit
-                    yield self._frame(picture, index, seconds, number, *since.take(picture, number))
-                    wanted.popleft()
-                if not wanted:
-                    return
+        skip = current.can_skip and not self._is_interlaced
+        wanted_times = frozenset(time for _, _, time in wanted)
+        pictures = current.needed_pictures(stretches(list(positions.values())), wanted_times, skip=skip)
+        for time, picture in pictures:
+            since.add(picture)
+            index, number, next_time = wanted[0]
+            if time > next_time:
+                return
+            if time == next_time:
+                seconds = time * self._unit - self._start * self._unit
+                yield self._frame(picture, index, seconds, number, *since.take(picture, number))
+                wanted.popleft()
+            if not wanted:
+                return
 
     def _at_positions(self, wanted: Sequence[int], only: Collection[int] | None = None) -> Iterator[Frame]:
         """The frames at these positions, or the next ones where they are missing, by decoding everything.
 
         only: yield only those with these indexes; if none of them appears, the last frame of all.
         """
-        with self._pass() as current:
+        with self._rewound_pass() if self._has_frame_a_packet else self._pass() as current:
             index = num_served = num_yielded = 0
+            num_chosen = len(wanted) if only is None else sum(index < len(wanted) for index in only)
             last = None
             since = self._since_sample(looks=only is None)
             for number, (picture, seconds) in enumerate(current.timed_pictures()):
                 since.add(picture)
-                position = self._position(picture, number)
+                position = self._position(current, picture, number)
                 if num_served < len(wanted) and position >= wanted[num_served]:
                     if only is None or index in only:
                         yield self._frame(picture, index, seconds, position, *since.take(picture, position))
                         num_yielded += 1
                     num_served = bisect_right(wanted, position)
                     index += 1
+                if num_yielded == num_chosen > 0 and only is not None:
+                    return
                 last = picture, seconds
             if not num_yielded and last:  # the video broke off before the first sample
                 picture, seconds = last
@@ -214,13 +283,13 @@ class Video:
 
     def _at_ticks(self, fps: float, only: Collection[int] | None = None) -> Iterator[Frame]:
         """The frames of `sample_by_time`, by decoding everything."""
-        with self._pass() as current:
+        with self._rewound_pass() if self._has_frame_a_packet else self._pass() as current:
             index, is_due, since = 0, sampling_clock(fps), self._since_sample(looks=only is None)
             for number, (picture, seconds) in enumerate(current.timed_pictures()):
                 since.add(picture)
                 if is_due(seconds):
                     if only is None or index in only:
-                        position = self._position(picture, number)
+                        position = self._position(current, picture, number)
                         yield self._frame(picture, index, seconds, number, *since.take(picture, position))
                     index += 1
 
@@ -243,33 +312,47 @@ class Video:
             packets=packets,
         )
 
-    def _position(self, picture: av.VideoFrame, number: int) -> int:
+    def _position(self, current: Pass, picture: av.VideoFrame, number: int) -> int:
         """Position among all frames by timestamp; where there are none, `number`, counted while decoding."""
+        if self._has_frame_a_packet:
+            return max(number, current.num_decoded - MOST_DELAYED)  # more than that are lost
         return bisect_left(self._times, picture.pts) if self._times and picture.pts is not None else number
 
     def _since_sample(self, *, looks: bool = True) -> "_SinceSample":
         """looks: whether anybody will look at the glances."""
         return _SinceSample(
             Motion() if self._glance == "motion" and looks else None,
-            self._sums if self._glance == "packets" and looks else None,
+            self._packets.sums() if self._glance == "packets" and looks else None,
         )
+
+    @functools.cached_property
+    def _packets(self) -> Timetable:
+        """All packets."""
+        if self._first_pass is None:  # it was read for the index
+            self._timetable = Timetable()
+            with self._pass() as current:
+                deque(current.record(self._timetable), maxlen=0)
+        else:
+            deque(self._unread, maxlen=0)
+        return self._timetable
 
     @functools.cached_property
     def _times(self) -> "array[int] | None":
         """The timestamp of each frame, sorted, in the stream's unit; None if the packets do not tell."""
-        for _ in self._unread:
-            pass
-        return self._timetable.times()
-
-    @functools.cached_property
-    def _sums(self) -> PacketSums:
-        for _ in self._unread:
-            pass
-        return self._timetable.sums()
+        return self._packets.times()
 
     @functools.cached_property
     def _num_frames(self) -> int:
-        return len(self._times) if self._times else self._count_frames()
+        if self._num_indexed:
+            return self._num_indexed
+        if self._times:
+            return len(self._times)
+        return len(self._packets) if self._has_frame_a_packet else self._count_frames()
+
+    @functools.cached_property
+    def _has_frame_a_packet(self) -> bool:
+        """Whether the packets have no timestamps, but each is a frame: so it is in AVI, fields apart."""
+        return self._guesses_times and not self._times and not self._is_interlaced
 
     def _count_frames(self) -> int:
         with self._pass() as current:
@@ -297,14 +380,14 @@ class Video:
     def _rewound_pass(self) -> Iterator[Pass]:
         """The first pass, rewound, if it is still open and its container allows that; otherwise a new pass."""
         first, self._first_pass = self._first_pass, None
-        if first is None or not first.is_rewindable:
-            if first is not None:
-                self._close_pass(first)
+        if first is not None and not first.rewind():
+            self._close_pass(first)
+            first = None
+        if first is None:
             with self._pass() as current:
                 yield current
             return
         try:
-            first.container.seek(self._timetable.shown(0), stream=first.stream)
             yield first
         finally:
             self._close_pass(first)

@@ -2,7 +2,8 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
 import av
@@ -243,6 +244,28 @@ def sampling_clock(fps: float) -> Callable[[float], bool]:
         return due
 
     return is_due
+
+
+def due_positions(times: Sequence[int], *, fps: float, unit: float) -> list[int]:
+    """Positions of the times, sorted, at which `sampling_clock` says yes; few of them are looked at.
+
+    unit: seconds of a tick of these times.
+    """
+
+    def ticks(time: int) -> float:
+        return ((time - times[0]) * unit + _TIMESTAMP_ERROR) * fps
+
+    found, position, gap = [], 0, 1
+    while position < len(times):
+        found.append(position)
+        next_tick = math.floor(ticks(times[position])) + 1
+        # Frames come at a steady rate mostly, so the next one is about as far away as the last was.
+        low, high = position + 1, position + gap + 1
+        while high < len(times) and ticks(times[high]) < next_tick:
+            low, high = high + 1, high + 2 * (high - position)
+        following = bisect_left(times, float(next_tick), low, min(high, len(times)), key=ticks)
+        position, gap = following, following - position
+    return found
 
 
 def pixel_aspect(stream: VideoStream) -> float:

@@ -2,8 +2,8 @@
 
 import itertools
 from array import array
-from bisect import bisect_right
-from collections.abc import Collection
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,6 +18,15 @@ class PacketSums(NamedTuple):
     """Of keyframes."""
     others: "array[int]"
     """Of all other frames."""
+
+
+class Stretch(NamedTuple):
+    """Packets to decode together, from a keyframe on."""
+
+    first: int
+    """Number of the first packet in the order stored."""
+    shown: Sequence[int]
+    """When the frame of each packet is shown."""
 
 
 @dataclass
@@ -52,6 +61,10 @@ class Timetable:
                 self.is_trusted = False
             self._last_decoded = decoded
 
+    def __len__(self) -> int:
+        """Number of packets whose frames are not hidden."""
+        return len(self._shown) - len(self._hidden)
+
     def shown(self, number: int) -> int:
         """When the frame of this packet is shown."""
         return self._shown[number]
@@ -61,6 +74,10 @@ class Timetable:
         times = array("q", sorted(shown for number, shown in enumerate(self._shown) if number not in self._hidden))
         unique = all(one < other for one, other in itertools.pairwise(times))
         return times if self.is_trusted and unique else None
+
+    def key_positions(self, times: Sequence[int]) -> list[int]:
+        """Positions of the keyframes that are shown. times: when each frame is shown, sorted."""
+        return [bisect_left(times, self._shown[number]) for number in self._keys if number not in self._hidden]
 
     def sums(self) -> PacketSums:
         """Bytes of the frames in the order shown, added up; in the order stored if the packets do not tell."""
@@ -72,6 +89,15 @@ class Timetable:
         others = itertools.accumulate((max(size, 0) for size in sizes), initial=0)
         return PacketSums(array("q", keys), array("q", others))
 
+    def stretches(self, times: Collection[int], *, from_start: bool = False) -> Iterator[Stretch]:
+        """The packets to decode for the frames shown at these times, which are sorted.
+
+        from_start: whether all others are decoded, from the first one on.
+        """
+        ranges = self.needed(times)
+        for numbers in [range(ranges[-1].stop)] if from_start else ranges:
+            yield Stretch(numbers.start, self._shown[numbers.start : numbers.stop])
+
     def needed(self, times: Collection[int]) -> list[range]:
         """The numbers of the packets to decode for the frames shown at these times, which are sorted.
 
@@ -81,12 +107,20 @@ class Timetable:
         wanted = frozenset(times)
         numbers = {shown: number for number, shown in enumerate(self._shown) if shown in wanted}
         key_times = [self._shown[number] for number in self._keys]
-        ranges: list[range] = []
-        for time in times:
+
+        def keyframe(time: int) -> int:
             key = bisect_right(key_times, time) - 1
-            first, end = self._keys[key] if key >= 0 else 0, numbers[time] + 1
-            if ranges and first < ranges[-1].stop + MIN_SKIP:
-                ranges[-1] = range(ranges[-1].start, max(ranges[-1].stop, end))
-            else:
-                ranges.append(range(first, end))
-        return ranges
+            return self._keys[key] if key >= 0 else 0
+
+        return joined(range(keyframe(time), numbers[time] + 1) for time in times)
+
+
+def joined(ranges: Iterable[range]) -> list[range]:
+    """Ranges of packets in order, those joined between which few would be skipped."""
+    found: list[range] = []
+    for each in ranges:
+        if found and each.start < found[-1].stop + MIN_SKIP:
+            found[-1] = range(found[-1].start, max(found[-1].stop, each.stop))
+        else:
+            found.append(each)
+    return found

@@ -1,8 +1,11 @@
 """One pass over a video, from its first packet to its last: packets, decoded pictures, and the damage it meets."""
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import av
@@ -13,8 +16,9 @@ from av.video.stream import VideoStream
 
 from picknet.video.content import Content
 from picknet.video.frame import USUAL_FPS
+from picknet.video.index import Index
 from picknet.video.motion import export_vectors
-from picknet.video.packets import Timetable
+from picknet.video.packets import Stretch, Timetable
 from picknet.video.source import UnreadableVideo
 
 _TOLERATED_GAP = 0.3
@@ -22,6 +26,15 @@ _TOLERATED_GAP = 0.3
 
 _REWINDABLE = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"})
 """Containers that can be read from the start again without being reopened."""
+
+_INDEXED = frozenset({"mov,mp4,m4a,3gp,3g2,mj2"})
+"""Containers whose index lists every packet."""
+
+_FAR = 30
+"""Packets. To read and forget more takes longer than to seek."""
+
+_LONGEST_SEARCH = 600
+"""Packets to look at for the one that was sought."""
 
 _SKIPPING_DECODERS = frozenset({"h264", "mpeg1video", "mpeg2video", "mpeg4"})
 """Decoders that can skip exactly the frames to which no other frame refers. The HEVC decoder would also skip frames to
@@ -62,10 +75,19 @@ class Pass:
             raise
         self.unit = float(self.stream.time_base or 1)
         """Seconds of a tick of the stream's timestamps."""
+        self._unread: Packets = iter(())
+        self._num_read: int | None = None
+        """Number of the next packet; None where it is not known."""
         # AVI stores decoding order only: presentation times are guesses, wrong for packed B-frames.
-        self._guesses_times = self.container.format.name == "avi"
+        self.guesses_times = self.container.format.name == "avi"
+        self.num_decoded = 0
+        """Packets given to the decoder by `timed_pictures`."""
+        self._index: Index | None = None
 
     def close(self) -> None:
+        self._unread = iter(())  # it refers to this object, which would keep the decoder's threads
+        if self._index is not None:
+            self._index.close()
         self.container.close()
 
     @property
@@ -111,7 +133,7 @@ class Pass:
     def record(self, timetable: Timetable) -> Packets:
         """As `packets`, and each is entered in the timetable."""
         for packet in self.packets():
-            if self._guesses_times and packet.pts != packet.dts:
+            if self.guesses_times and packet.pts != packet.dts:
                 timetable.is_trusted = False
             timetable.add(
                 shown=packet.pts,
@@ -128,7 +150,7 @@ class Pass:
         start, seconds = math.inf, -step
         for picture in self._pictures(packets or self.packets()):
             time = seconds + step  # pictures without a timestamp follow each other at the stream's rate
-            if picture.pts is not None and not self._guesses_times:
+            if picture.pts is not None and not self.guesses_times:
                 time = picture.pts * self.unit - start
                 if time < seconds - _TOLERATED_GAP:
                     # The first picture; or timestamps are set back, as in joined recordings: continue from the last.
@@ -138,8 +160,9 @@ class Pass:
 
     def _pictures(self, packets: Packets) -> Iterator[av.VideoFrame]:
         """Every picture that decodes, in presentation order. What does not decode is recorded as damage."""
-        self.stream.thread_type = self._threads
-        num_packets = num_pictures = num_whole = 0
+        if not self.stream.codec_context.is_open:
+            self.stream.thread_type = self._threads
+        num_packets = num_pictures = num_whole = self.num_decoded = 0
         last_packet = last_picture = self.stream.start_time or 0
         lost_at: int | None = None
         for packet in itertools.chain(packets, [None]):  # None drains the decoder
@@ -148,6 +171,7 @@ class Pass:
                 num_packets += 1
                 last_packet = packet.pts if packet.pts is not None else last_packet
                 healthy = not packet.is_corrupt
+            self.num_decoded += 1
             try:
                 pictures = self.stream.decode(packet)
             except av.FFmpegError:
@@ -174,8 +198,44 @@ class Pass:
                 f"{num_lost} of {num_packets} frames are lost or damaged{self._since_start(lost_at)}"
             )
 
+    def index(self, start: int | None) -> Index | None:
+        """The container's index, if it is complete. start: when the first frame is shown."""
+        if self._index is None and start is not None and self.container.format.name in _INDEXED:
+            seconds = self._expected_seconds() - _TOLERATED_GAP
+            self._index = Index.of(self.container, self.stream, start=start, seconds=seconds)
+        return self._index
+
+    def stretches(self, index: Index, positions: Sequence[int]) -> Iterator[Stretch]:
+        """The packets to decode for the frames at these positions, which are sorted.
+
+        They are read, but not decoded. They end where they do not agree with the index.
+        """
+        for numbers in index.needed(positions):
+            within = positions[bisect_left(positions, numbers.start) : bisect_left(positions, numbers.stop)]
+            shown = self._read_shown(index, numbers, index[within[0]])
+            if shown and index[within[0]] < shown[0] and numbers.start > 0:
+                # Shown before the keyframe that it is stored after, so it may depend on the group before.
+                numbers = range(index.key(numbers.start - 1), numbers.stop)
+                shown = self._read_shown(index, numbers, index[within[0]])
+            if not shown or not index.shown_as_expected(numbers.start, shown, within[-1]):
+                return
+            yield Stretch(numbers.start, shown)
+
+    def _read_shown(self, index: Index, numbers: range, time: int) -> "array[int] | None":
+        """When the frames of these packets are shown; None if they are not those of the index.
+
+        time: of a frame that depends on the first of them.
+        """
+        shown = array("q")
+        packets = self._packets_from(numbers.start, time, lambda packet: index.has(numbers.start, packet))
+        for number, packet in zip(numbers, packets, strict=False):
+            if not index.has(number, packet) or packet.is_corrupt or packet.pts is None:
+                return None
+            shown.append(packet.pts)
+        return shown if len(shown) == len(numbers) else None
+
     def needed_pictures(
-        self, timetable: Timetable, times: Sequence[int], *, skip: bool, from_start: bool = False
+        self, stretches: Iterable[Stretch], times: Collection[int], *, skip: bool
     ) -> Iterator[tuple[int, av.VideoFrame]]:
         """The pictures shown at these times and those they depend on, in order, with their times.
 
@@ -183,27 +243,25 @@ class Pass:
         file that does not read as it did before.
 
         skip: whether frames to which no other refers need not be decoded.
-        from_start: whether all others are decoded, from the first one on.
         """
         decoder, wanted = self.stream.codec_context, frozenset(times)
         if not decoder.is_open:
             self.stream.thread_type = self._threads
-        numbered = enumerate(self.packets())
-        num_read = 0
-        ranges = timetable.needed(times)
-        for needed in [range(ranges[-1].stop)] if from_start else ranges:
-            key_time = timetable.shown(needed.start)
-            is_sure = needed.start == 0  # from the first packet on, this is what decoding everything does
-            to_read = itertools.islice(numbered, needed.stop - num_read)
-            num_read = needed.stop
-            for number, packet in itertools.chain(to_read, [(num_read, None)]):  # None drains the decoder
+        for first, shown in stretches:
+            is_sure = first == 0  # from the first packet on, this is what decoding everything does
+            key_time = shown[0]
+            end = 1 + max(place for place, time in enumerate(shown) if time in wanted)
+            packets = self._packets_from(first, key_time, functools.partial(_is_shown_at, key_time))
+            num_read = 0
+            for time, packet in itertools.chain(zip(shown[:end], packets, strict=False), [(0, None)]):
                 if packet is not None:
-                    if packet.pts != timetable.shown(number) or packet.is_corrupt:
+                    if packet.pts != time or packet.is_corrupt:
                         return
-                    if number < needed.start:
-                        continue
-                    is_needed = not skip or number == needed.start or packet.pts in wanted
+                    is_needed = not skip or num_read == 0 or time in wanted
                     decoder.skip_frame = "DEFAULT" if is_needed else "NONREF"
+                    num_read += 1
+                elif num_read < end:  # None drains the decoder
+                    return
                 try:
                     pictures = self.stream.decode(packet)
                 except av.FFmpegError:
@@ -218,6 +276,38 @@ class Pass:
                     elif picture.pts >= key_time:
                         return
             decoder.flush_buffers()
+
+    def rewind(self) -> bool:
+        """Begin anew with `timed_pictures` or `needed_pictures`; False if the container does not allow that."""
+        if not self.is_rewindable and not self.guesses_times:
+            return False
+        try:
+            self.container.seek(self.stream.start_time or 0, stream=self.stream)
+        except av.FFmpegError:
+            return False
+        self._num_read = None
+        return True
+
+    def _packets_from(self, number: int, time: int, is_first: "Callable[[av.Packet[Stream]], bool]") -> Packets:
+        """The packets from this one on; none if it is not found. Where many would be skipped, it is sought.
+
+        time: when its frame is shown, or one that depends on it.
+        """
+        packets: Packets
+        if self._num_read is None and not self.is_rewindable:
+            self._unread, self._num_read = self.packets(), 0
+        if self._num_read is None or (self.is_rewindable and not 0 <= number - self._num_read <= _FAR):
+            try:
+                self.container.seek(time, stream=self.stream)
+            except av.FFmpegError:
+                return
+            self._unread = self.packets()
+            searched = itertools.islice(self._unread, _LONGEST_SEARCH)
+            packets = itertools.chain(itertools.islice(filter(is_first, searched), 1), self._unread)
+        else:
+            packets = itertools.islice(self._unread, number - self._num_read, None)
+        for self._num_read, packet in enumerate(packets, start=number + 1):
+            yield packet
 
     def _expected_seconds(self) -> float:
         """The length in the header; 0 if there is none."""
@@ -236,6 +326,10 @@ class Pass:
         if self.stream.start_time is None:
             return ""
         return f", the first after {(timestamp - self.stream.start_time) * self.unit:.1f} s"
+
+
+def _is_shown_at(time: int, packet: "av.Packet[Stream]") -> bool:
+    return packet.pts == time
 
 
 def video_stream(container: InputContainer, name: str) -> VideoStream:
