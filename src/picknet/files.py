@@ -14,6 +14,10 @@ class UnwritableFile(PicknetError):
     """A file or folder could not be written."""
 
 
+_TRIAL_BYTES = 1 << 16
+"""What is written to find out whether a disk is full: as much as a small picture."""
+
+
 @contextlib.contextmanager
 def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside `path`; what was written there replaces `path` when the block succeeds.
@@ -26,7 +30,8 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _new_file(target)
+        temporary = _new_name(target)  # known before the file is there: SIGTERM may come at any time
+        _create(temporary)
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
@@ -57,8 +62,9 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
     while not os.path.lexists(place):
         place = place.parent
     try:
-        with tempfile.TemporaryFile(dir=place):
-            pass
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(bytes(_TRIAL_BYTES))  # on a full disk an empty file can be created
+            file.flush()
     except OSError as error:
         raise UnwritableFile(f"{folder}: cannot be written ({error.strerror or error})") from error
 
@@ -69,17 +75,18 @@ def _checked(path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def _new_file(target: Path) -> Path:
-    """Create an empty file beside `target`, with the permissions of any new file.
+def _new_name(target: Path) -> Path:
+    """A name beside `target` that no file has. Its suffix is kept: libraries choose a format by it."""
+    while True:
+        path = target.with_name(f".{target.stem[:40]}-{secrets.token_hex(4)}{target.suffix}")
+        if not os.path.lexists(path):
+            return path
+
+
+def _create(path: Path) -> None:
+    """Create an empty file with the permissions of any new file.
 
     The kernel applies the umask. `tempfile` would create a private file, and reading the umask to correct that means
     changing it for the whole process.
     """
-    while True:
-        # The suffix is kept: libraries choose a format by it.
-        path = target.with_name(f".{target.stem[:40]}-{secrets.token_hex(4)}{target.suffix}")
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        except FileExistsError:
-            continue
-        return path
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))

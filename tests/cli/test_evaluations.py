@@ -419,7 +419,7 @@ def test_a_card_that_cannot_be_written_is_an_error_before_any_clip_is_captioned(
         raise OSError(errno.EROFS, "Read-only file system", str(target))
 
     model, data = calibratable
-    monkeypatch.setattr("picknet.files._new_file", refuse)
+    monkeypatch.setattr("picknet.files._create", refuse)
     monkeypatch.setattr("picknet.study.calibration.describe", lambda *_, **__: pytest.fail("captioned"))
     code, out, err = picknet("calibrate", "--model", model, "--data", f"folder={data}")
     assert (code, out) == (1, "")

@@ -17,6 +17,7 @@ from picknet.cli.arguments import (
     Change,
     Frames,
     K,
+    MaxPixels,
     Model,
     PickerName,
     Quiet,
@@ -94,6 +95,7 @@ def pick(
         ),
     ] = None,
     quiet: Quiet = False,
+    max_pixels: MaxPixels = None,
     budget: Annotated[
         int | None,
         typer.Option(

@@ -13,6 +13,7 @@ import typer
 from picknet.cli.arguments import (
     OUTPUT,
     Beam,
+    MaxPixels,
     MinConfidence,
     Model,
     Out,
@@ -66,6 +67,7 @@ def stream(
     ] = None,
     min_confidence: MinConfidence = None,
     quiet: Quiet = False,
+    max_pixels: MaxPixels = None,
     fps: Annotated[
         float,
         typer.Option(

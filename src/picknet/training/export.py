@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from picknet.config import Config, ModelConfig, load_config, to_toml
 from picknet.files import UnwritableFile, write_text, written_whole
 from picknet.model.card import write_card
-from picknet.model.folder import POLICY_WEIGHTS, WEIGHTS, BadModel, tensor_spans, weights_of
+from picknet.model.folder import PARTS, POLICY_WEIGHTS, WEIGHTS, BadModel, tensor_spans, weights_of
+from picknet.model.manifest import write_manifest
 from picknet.picking.learned import CODE_SIZE, NUM_PICKED, NUM_RECENT, OUTLINE_SIZE, STATE_SIZE
 from picknet.text import Vocabulary
 from picknet.training.network import LSTMState, Network
@@ -54,6 +55,7 @@ def export(
         write_text(building / "config.toml", to_toml(config))
         write_card(building, card or {}, config, vocabulary)
         _export_graphs(network, config.model, building)
+        write_manifest(building, PARTS)
         building.chmod(0o755)
         _replace(target, building)
     except OSError as error:

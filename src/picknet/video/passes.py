@@ -11,6 +11,7 @@ from av.stream import Disposition, Stream
 from av.video.frame import PictureType
 from av.video.stream import VideoStream
 
+from picknet.video.access import check_size
 from picknet.video.content import Content
 from picknet.video.frame import USUAL_FPS
 from picknet.video.motion import export_vectors
@@ -53,6 +54,8 @@ class Pass:
         self.container: InputContainer = content.open()
         try:
             self.stream = video_stream(self.container, content.name)
+            if not self.stream.codec_context.width:
+                content.check_pixels()
             if motion:
                 export_vectors(self.stream, content.name)
             # Decoding several frames at once, FFmpeg gives some vectors before they are decoded: each time others.
@@ -249,4 +252,5 @@ def video_stream(container: InputContainer, name: str) -> VideoStream:
     stream = best if isinstance(best, VideoStream) and best in videos else videos[0]
     if stream.codec_context is None:
         raise UnreadableVideo(f"{name}: no decoder for its video codec")
+    check_size(stream, name)
     return stream
