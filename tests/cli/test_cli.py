@@ -353,7 +353,7 @@ def test_results_that_nobody_can_read_are_a_failure_and_other_closed_streams_are
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
-def test_a_closed_standard_output_does_not_matter_where_results_go_to_a_file(model_folder: Path, tmp_path: Path) -> None:
+def test_a_closed_standard_output_is_no_matter_where_results_go_to_a_file(model_folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "picknet", "info", str(model_folder), "--out", str(tmp_path / "info.json")]
     done = subprocess.run(f"{shlex.join(command)} >&-", shell=True, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

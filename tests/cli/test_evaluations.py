@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from command import Picknet, on_linux
+from folders import unsealed
 from PIL import Image
 
 from picknet.captioner import Captioner, load
@@ -381,7 +382,7 @@ def test_the_style_that_is_calibrated_is_that_of_the_data_set(
     picknet: Picknet, calibratable: tuple[Path, Path], attending_folder: Path, tmp_path: Path
 ) -> None:
     _, data = calibratable
-    model = shutil.copytree(attending_folder, tmp_path / "styled")
+    model = unsealed(attending_folder, tmp_path / "styled")
     (model / "card.json").write_text('{"confidence": {"bias": 1, "slope": 2}}')
     (data / "msrvtt").mkdir()
     videos = [{"video_id": f"video{number}", "split": "train"} for number in range(10, 50)]

@@ -72,7 +72,7 @@ def test_a_confidence_of_the_wrong_kind_is_shown_as_it_is(copy: Path, capsys: py
     from picknet.cli import main
 
     names = ("own", "sure", "weights", "words", "auc_interval", "ece_by_chance", "reliability")
-    card = {"confidence": {"msvd": {"weights": {"bias": 1.0}} | dict.fromkeys(names, {"bias": 0.0})}}
+    card = {"confidence": {"msvd": {"weights": {"bias": 1.0}} | {name: {"bias": 0.0} for name in names}}}
     (copy / "card.json").write_text(json.dumps(card))
     with pytest.raises(SystemExit) as exit:
         main(["info", str(copy)])
@@ -171,7 +171,7 @@ def test_a_small_graph_with_a_huge_tensor_takes_no_memory(copy: Path, change) ->
     )
     done = subprocess.run([sys.executable, "-c", code, copy], capture_output=True, text=True, timeout=60)
     message, is_small = done.stdout.splitlines()
-    assert re.match(rf"{copy}/policy.onnx: computes 1,073,\d+,\d+ numbers for a single frame: at most 67,108,864 ", message)
+    assert re.match(rf"{copy}/policy.onnx: computes 1,073,\d+,\d+ numbers for a single frame: at most 67,108,", message)
     assert is_small == "True"
 
 

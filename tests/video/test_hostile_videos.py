@@ -10,9 +10,9 @@ import pytest
 from clips import picture
 from PIL import Image
 
+from picknet.captioner import pick
 from picknet.errors import BadSetting
 from picknet.picking.plain import UniformPicker
-from picknet.captioner import pick
 from picknet.video.access import MAX_PIXELS
 from picknet.video.file import UnreadableVideo, Video, stored_seconds
 
@@ -66,8 +66,8 @@ def huge_avi(path: Path, side: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("suffix", "write"), [("gif", huge_gif), ("png", huge_png), ("avi", huge_avi)])
-def test_too_large_pictures_are_refused_before_one_is_decoded(tmp_path: Path, suffix: str, write, monkeypatch) -> None:
+@pytest.mark.parametrize(("suffix", "write"), [("gif", huge_gif), ("png", huge_png)])
+def test_too_large_pictures_are_refused_before_one_is_decoded(tmp_path: Path, suffix: str, write) -> None:
     path = write(tmp_path / f"huge.{suffix}", 16_000)
     for source, name in ((path, str(path)), (path.read_bytes(), "bytes")):
         with pytest.raises(UnreadableVideo) as caught:
@@ -76,6 +76,16 @@ def test_too_large_pictures_are_refused_before_one_is_decoded(tmp_path: Path, su
             f"{name}: its pictures have 16,000 × 16,000 = 256,000,000 pixels: at most {MAX_PIXELS:,} are decoded; "
             "--max-pixels or PICKNET_MAX_PIXELS sets another limit"
         )
+
+
+def test_where_the_size_is_not_known_the_error_tells_the_limit(tmp_path: Path) -> None:
+    path = huge_avi(tmp_path / "huge.avi", 16_000)
+    with pytest.raises(UnreadableVideo) as caught:
+        Video(path)
+    assert str(caught.value) == (
+        f"{path}: none of its 2 frames can be decoded: damaged, or of more than {MAX_PIXELS:,} pixels, the limit that "
+        "--max-pixels sets"
+    )
 
 
 def test_the_limit_on_pixels_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +140,7 @@ def test_frames_that_are_decades_apart_take_no_time(tmp_path: Path) -> None:
 OTHER_FORMATS = {
     "subtitles.mp4": b"1\n00:00:00,000 --> 00:00:01,000\nhello\n\n" * 20,  # a format of FFmpeg, and no video
     "picture.mp4": b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"><image href="/etc/hosts"/></svg>',
-    "session.mp4": b"v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=x\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=video 5004 RTP/AVP 96\r\n",
+    "session.mp4": b"v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=x\r\nt=0 0\r\nm=video 5004 RTP/AVP 96\r\n",
     "text.mp4": b"\x1b[31mred " * 100,  # a text video
 }
 

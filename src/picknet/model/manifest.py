@@ -45,8 +45,8 @@ def read_manifest(folder: Path) -> dict[str, Fingerprint] | None:
 
 
 def write_manifest(folder: Path, parts: Iterable[str]) -> None:
-    """Write the manifest of these parts as they are now."""
-    _write(folder, {part: Fingerprint.of(folder / part) for part in parts})
+    """Write the manifest of these parts, as far as they are there, as they are now."""
+    _write(folder, {part: Fingerprint.of(folder / part) for part in parts if (folder / part).is_file()})
 
 
 @contextlib.contextmanager
