@@ -176,7 +176,7 @@ def write_case(corpus: Corpus, seed: int, number: int, folder: Path) -> tuple[st
         return kind, path, rng
     if kind == "playlist":
         (folder / "healthy.mp4").write_bytes(corpus.videos["x264.mp4"])
-        path = folder / rng.choice(("list.m3u8", "list.mp4", "list.ts", "list.ffconcat", "list.mpd", "list.sdp", "l%d.png"))
+        path = folder / rng.choice(("list.m3u8", "list.mp4", "list.ts", "list.txt", "list.mpd", "list.sdp", "l%d.png"))
         content = playlist(folder, path.name, rng)
         path.write_bytes(content if rng.random() < 0.8 else damaged(content, [], rng))
         return kind, path, rng
@@ -194,9 +194,10 @@ def run_case(captioner: Any, kind: str, path: Path, rng: Random) -> str:
     from picknet.video.file import stored_seconds
 
     if kind == "model":
-        with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(printed):
-            with contextlib.suppress(SystemExit):
-                main(["info", str(path), "--format", rng.choice(("text", "json", "csv", "markdown"))])
+        printed = io.StringIO()
+        both = contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed)
+        with both[0], both[1], contextlib.suppress(SystemExit):
+            main(["info", str(path), "--format", rng.choice(("text", "json", "csv", "markdown"))])
         assert "\x1b" not in printed.getvalue(), "an escape code reached the terminal"
         pixels = np.random.default_rng(0).integers(0, 256, (6, 64, 64, 3), dtype=np.uint8)
         return load(path).caption(pixels).text

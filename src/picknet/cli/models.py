@@ -87,7 +87,7 @@ def info(
             write("\n".join(map(shown, lines)))
         elif format is InfoFormat.csv:
             rows = [("name", "value"), *flat(facts).items()]
-            write("".join(csv_row(*row) for row in rows))
+            write("".join(csv_row(*(shown(one) if isinstance(one, str) else one for one in row)) for row in rows))
         else:
             write(json.dumps(facts) + "\n")
 

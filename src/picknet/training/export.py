@@ -8,7 +8,6 @@ import contextlib
 import logging
 import secrets
 import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from picknet.config import Config, ModelConfig, load_config, to_toml
-from picknet.files import UnwritableFile, write_text, written_whole
+from picknet.files import UnwritableFile, remove_abandoned, temporary_folder, write_text, written_whole
 from picknet.model.card import write_card
 from picknet.model.folder import PARTS, POLICY_WEIGHTS, WEIGHTS, BadModel, tensor_spans, weights_of
 from picknet.model.manifest import write_manifest
@@ -45,7 +44,8 @@ def export(
         raise UnwritableFile(f"{target}: exists and is not a model folder; choose a new folder")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        remove_abandoned(target.parent)
+        building = temporary_folder(target)
     except OSError as error:
         raise UnwritableFile(f"{target}: cannot be written ({error.strerror})") from error
     try:
