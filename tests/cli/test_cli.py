@@ -109,7 +109,7 @@ def test_help_has_a_heading_for_every_kind_of_option_and_command(picknet: Pickne
     assert code == 0
     assert out.startswith("Usage: picknet caption [OPTIONS] VIDEO...\n")
     headings = [line for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert headings == ["Arguments:", "Output:", "Model:", "Picking frames:", "Limits:", "Many videos:", "Options:"]
+    assert headings == ["Arguments:", "Output:", "Model:", "Picking frames:", "Many videos:", "Limits:", "Options:"]
     assert "[default: the model's]" in out
     assert "..." not in picknet("--help").out.replace("COMMAND ...", "")  # no summary is cut off
 

@@ -78,7 +78,6 @@ def caption(
     ] = None,
     min_confidence: MinConfidence = None,
     quiet: Quiet = False,
-    max_pixels: MaxPixels = None,
     model: Model = None,
     style: Style = None,
     beam: Beam = None,
@@ -98,6 +97,7 @@ def caption(
             rich_help_panel=MANY_VIDEOS,
         ),
     ] = None,
+    max_pixels: MaxPixels = None,
 ) -> None:  # fmt: skip
     """Describe each video in one sentence.
 

@@ -95,7 +95,6 @@ def pick(
         ),
     ] = None,
     quiet: Quiet = False,
-    max_pixels: MaxPixels = None,
     budget: Annotated[
         int | None,
         typer.Option(
@@ -118,6 +117,7 @@ def pick(
     frames: Frames = None,
     seed: Seed = 0,
     model: Model = None,
+    max_pixels: MaxPixels = None,
 ) -> None:  # fmt: skip
     """Save the frames that matter, or print them for a chat model.
 

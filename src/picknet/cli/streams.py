@@ -67,7 +67,6 @@ def stream(
     ] = None,
     min_confidence: MinConfidence = None,
     quiet: Quiet = False,
-    max_pixels: MaxPixels = None,
     fps: Annotated[
         float,
         typer.Option(
@@ -98,6 +97,7 @@ def stream(
     model: Model = None,
     style: Style = None,
     beam: Beam = None,
+    max_pixels: MaxPixels = None,
 ) -> None:  # fmt: skip
     """Describe a camera or another live source while it runs.
 

@@ -92,7 +92,6 @@ def timeline(
     ] = None,
     min_confidence: MinConfidence = None,
     quiet: Quiet = False,
-    max_pixels: MaxPixels = None,
     model: Model = None,
     style: Style = None,
     beam: Beam = None,
@@ -101,6 +100,7 @@ def timeline(
         typer.Option(metavar="X", min=0.001, max=1000, help="Frames to glance at per second."),
     ] = 2.0,
     rate: Rate = None,
+    max_pixels: MaxPixels = None,
 ) -> None:  # fmt: skip
     """Describe a long video scene by scene, with start and end times.
 
