@@ -10,6 +10,7 @@ failed case are kept in the folder `--keep`.
 import argparse
 import collections
 import contextlib
+import copy
 import io
 import json
 import multiprocessing
@@ -39,6 +40,10 @@ MAX_RESIDENT_KB = 1_500_000
 """Of memory that the child may really use."""
 KINDS = {"video": 12, "playlist": 2, "model": 2}
 """Kinds of cases, and how often each comes."""
+
+
+RICH_CARD = Path(__file__).parents[1] / "src/picknet/models/msvd/card.json"
+"""A card with everything that a card can have."""
 
 
 # --- Damage ----------------------------------------------------------------------------------------------------------
@@ -109,7 +114,7 @@ def damaged_json(content: bytes, rng: Random) -> bytes:
         while isinstance(place, dict) and place:
             key = rng.choice(list(place))
             if not isinstance(place[key], dict) or rng.random() < 0.3:
-                place[key] = rng.choice(odd)
+                place[key] = copy.deepcopy(rng.choice(odd))
                 break
             place = place[key]
     return json.dumps(card).encode()
@@ -164,7 +169,9 @@ def write_case(corpus: Corpus, seed: int, number: int, folder: Path) -> tuple[st
         for one in corpus.model.iterdir():
             if one.name != "manifest.json" or part == "manifest.json" or rng.random() < 0.1:
                 os.link(one, path / one.name)
-        content = (path / part).read_bytes() if (path / part).exists() else b"{}"
+        content = (path / part).read_bytes()
+        if part == "card.json" and rng.random() < 0.7:
+            content = RICH_CARD.read_bytes()
         (path / part).unlink(missing_ok=True)
         if part.endswith(".json") and rng.random() < 0.7:
             content = damaged_json(content, rng)
