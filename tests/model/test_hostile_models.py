@@ -95,7 +95,20 @@ def test_a_link_to_the_folder_and_links_inside_are_followed(copy: Path, tmp_path
     assert len(Runtime(tmp_path / "link").vocabulary) == 16
 
 
+def test_a_pipe_in_the_place_of_a_part_is_not_waited_for(copy: Path) -> None:
+    os.mkfifo(copy / "manifest.json")
+    assert complaint(copy) == f"{copy}/manifest.json: is not a file; export the model again"
+    (copy / "manifest.json").unlink()
+    (copy / "words.txt").unlink()
+    os.mkfifo(copy / "words.txt")
+    assert complaint(copy) == f"{copy}: incomplete model: words.txt missing or empty; export the model again"
+
+
 def test_a_part_that_would_fill_the_memory_is_not_read(copy: Path) -> None:
+    weights = (copy / "weights.safetensors").stat().st_size
+    os.truncate(copy / "weights.safetensors", 10**11)
+    assert "weights.safetensors: is too large (100,000,000,000 bytes, at most 4,294,967,296 are " in complaint(copy)
+    os.truncate(copy / "weights.safetensors", weights)
     os.truncate(copy / "card.json", 10**10)  # a sparse file: it takes no space on the disk
     assert complaint(copy) == (
         f"{copy}/card.json: is too large (10,000,000,000 bytes, at most 67,108,864 are read); export the model again"

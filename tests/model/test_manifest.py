@@ -59,6 +59,17 @@ def test_a_flipped_bit_in_the_weights_is_noticed_by_the_first_frame(copy: Path) 
         runtime.features(np.zeros((1, 64, 64, 3), np.uint8))
 
 
+def test_training_does_not_start_from_other_weights_than_those_of_the_manifest(copy: Path) -> None:
+    from picknet.training.export import load_network
+
+    load_network(copy)
+    content = bytearray((copy / "policy.safetensors").read_bytes())
+    content[-1] ^= 1
+    (copy / "policy.safetensors").write_bytes(content)
+    with pytest.raises(BadModel, match=r"policy\.safetensors: has another content than manifest\.json"):
+        load_network(copy)
+
+
 def test_a_folder_without_a_manifest_can_be_used(copy: Path) -> None:
     (copy / "manifest.json").unlink()
     assert ModelFolder(copy).manifest is None

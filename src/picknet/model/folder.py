@@ -33,6 +33,8 @@ EXPORT_AGAIN = "export the model again"
 """How to repair a model folder; most errors end with it."""
 MAX_PART_BYTES = 2**26
 """Of a part that is read whole: any but the weights. The largest in use is the CNN's graph, with 0.3 MB."""
+MAX_WEIGHTS_BYTES = 2**32
+"""Of a part with weights, which is mapped into memory, and read once to compute its digest."""
 MAX_CARD_DEPTH = 32
 """Of lists and objects inside each other."""
 _ITEM_BYTES = {"F16": 2, "F32": 4}
@@ -122,38 +124,25 @@ class ModelFolder:
         missing = [part.name for part in parts if not part.is_file() or not part.stat().st_size]
         if missing:
             raise BadModel(f"{self.path}: incomplete model: {', '.join(missing)} missing or empty; {EXPORT_AGAIN}")
-        inside = self.path.resolve()
-        for part in (*parts, self.path / MANIFEST):
-            if part.is_symlink() and part.resolve().parent != inside:
+        manifest = self.path / MANIFEST
+        for part in (*parts, *([manifest] if os.path.lexists(manifest) else [])):
+            if part.is_symlink() and part.resolve().parent != self.path.resolve():
                 raise BadModel(f"{part}: is a link to {part.resolve()}; the parts of a model are files in its folder")
-        for part in (*parts, self.path / MANIFEST):
-            if part.name not in (WEIGHTS, POLICY_WEIGHTS) and part.exists() and part.stat().st_size > MAX_PART_BYTES:
-                size = f"{part.stat().st_size:,} bytes, at most {MAX_PART_BYTES:,} are read"
-                raise BadModel(f"{part}: is too large ({size}); {EXPORT_AGAIN}")
+            if not part.is_file():
+                raise BadModel(f"{part}: is not a file; {EXPORT_AGAIN}")
+            limit = MAX_WEIGHTS_BYTES if part.name in (WEIGHTS, POLICY_WEIGHTS) else MAX_PART_BYTES
+            if (size := part.stat().st_size) > limit:
+                raise BadModel(f"{part}: is too large ({size:,} bytes, at most {limit:,} are read); {EXPORT_AGAIN}")
 
     def _check_sizes(self) -> None:
         """Read the manifest, and compare what is compared at once. Digests are compared when a part is read."""
-        path = self.path / MANIFEST
-        try:
-            self.manifest = read_manifest(self.path)
-        except OSError as error:
-            raise BadModel(f"{path}: cannot be read ({error.strerror})") from error
-        except ValueError as error:
-            raise BadModel(f"{path}: is not a manifest ({error}); {EXPORT_AGAIN}") from error
+        self.manifest = _manifest_of(self.path)
         for part, listed in (self.manifest or {}).items():
             if part in PARTS:
                 self._compare(part, listed._replace(num_bytes=(self.path / part).stat().st_size))
 
     def _compare(self, part: str, found: Fingerprint) -> None:
-        listed = (self.manifest or {}).get(part, found)
-        if listed != found:
-            what = "has another content than"
-            if listed.num_bytes != found.num_bytes:
-                what = f"has {found.num_bytes:,} bytes where {listed.num_bytes:,} are in"
-            raise BadModel(
-                f"{self.path / part}: {what} {MANIFEST}: it is damaged or of another model; {EXPORT_AGAIN}, or where "
-                f"you changed it yourself, python -m picknet.model.manifest {self.path}"
-            )
+        _compare(self.path / part, (self.manifest or {}).get(part, found), found)
 
     def _read_card(self) -> dict[str, Any]:
         path = self.path / "card.json"
@@ -204,6 +193,32 @@ class ModelFolder:
                     f"{path}: there is no tensor of {num_bytes} bytes at byte {offset} of {weights}: "
                     f"they are parts of different models; {EXPORT_AGAIN}"
                 )
+
+
+def check_listed(path: Path) -> None:
+    """Raise `BadModel` if a part is not the one that the manifest beside it lists."""
+    found = Fingerprint.of(path)
+    _compare(path, (_manifest_of(path.parent) or {}).get(path.name, found), found)
+
+
+def _manifest_of(folder: Path) -> dict[str, Fingerprint] | None:
+    try:
+        return read_manifest(folder)
+    except OSError as error:
+        raise BadModel(f"{folder / MANIFEST}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise BadModel(f"{folder / MANIFEST}: is not a manifest ({error}); {EXPORT_AGAIN}") from error
+
+
+def _compare(path: Path, listed: Fingerprint, found: Fingerprint) -> None:
+    if listed != found:
+        what = "has another content than"
+        if listed.num_bytes != found.num_bytes:
+            what = f"has {found.num_bytes:,} bytes where {listed.num_bytes:,} are in"
+        raise BadModel(
+            f"{path}: {what} {MANIFEST}: it is damaged or of another model; {EXPORT_AGAIN}, or where you changed it "
+            f"yourself, python -m picknet.model.manifest {path.parent}"
+        )
 
 
 def weights_of(graph: str) -> str:

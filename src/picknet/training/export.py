@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from picknet.config import Config, ModelConfig, load_config, to_toml
 from picknet.files import UnwritableFile, remove_abandoned, temporary_folder, write_text, written_whole
 from picknet.model.card import write_card
-from picknet.model.folder import PARTS, POLICY_WEIGHTS, WEIGHTS, BadModel, tensor_spans, weights_of
+from picknet.model.folder import PARTS, POLICY_WEIGHTS, WEIGHTS, BadModel, check_listed, tensor_spans, weights_of
 from picknet.model.manifest import write_manifest
 from picknet.picking.learned import CODE_SIZE, NUM_PICKED, NUM_RECENT, OUTLINE_SIZE, STATE_SIZE
 from picknet.text import Vocabulary
@@ -105,6 +105,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     try:
+        check_listed(path)
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise BadModel(f"{path}: cannot be read ({error})") from error
