@@ -1,6 +1,5 @@
 """Nothing is reported to anybody, and nothing is left behind."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,18 +8,15 @@ from pathlib import Path
 from command import on_linux
 
 WATCHED = """
-import json, os, sys
-events = []
+import os, sys
 def watch(event, arguments):
     if event.startswith("socket.") and event not in ("socket.__new__", "socket.gethostname"):
-        events.append([event, str(arguments)])
+        os.write(2, f"{event} {arguments}".encode())  # at once: threads may outlive this program
 sys.addaudithook(watch)
 import numpy as np
 import picknet
 picknet.load(sys.argv[1]).caption(np.zeros((3, 64, 64, 3), np.uint8))
-import time
-time.sleep(0.3)  # reports are sent by a thread
-print(json.dumps({"events": events, "left": os.path.exists(f"/tmp/perf-{os.getpid()}.map")}))
+print(os.path.exists(f"/tmp/perf-{os.getpid()}.map"))
 """
 
 
@@ -31,6 +27,5 @@ def test_a_caption_opens_no_connection_and_leaves_no_file(model_folder: Path, tm
     environment = {name: one for name, one in os.environ.items() if not name.startswith("ONEDNN")} | {"HOME": str(home)}
     command = [sys.executable, "-c", WATCHED, str(model_folder)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.stderr == ""
-    assert json.loads(done.stdout) == {"events": [], "left": False}
+    assert (done.stdout, done.stderr) == ("False\n", "")
     assert list(home.rglob("*")) == []
