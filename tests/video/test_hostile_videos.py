@@ -37,6 +37,18 @@ def test_a_title_that_is_not_utf8_does_not_matter(tmp_path: Path, suffix: str) -
     assert stored_seconds(titled)
 
 
+def test_a_video_whose_index_has_no_keyframe_at_its_start_is_read_in_full(tmp_path: Path) -> None:
+    """FFmpeg refuses to go back to where it began."""
+    path = clips.write_clip(tmp_path / "clip.mp4", num_frames=60, options={"bf": "0"})
+    content = bytearray(path.read_bytes())
+    first = content.index(b"stss") + 12
+    assert content[first : first + 4] == struct.pack(">I", 1)
+    content[first : first + 4] = struct.pack(">I", 15)
+    path.write_bytes(content)
+    with Video(path) as video:
+        assert [clips.number_of(frame.pixels()) for frame in video.sample_evenly(count=6)] == [5, 15, 25, 35, 45, 55]
+
+
 # --- Pixels ----------------------------------------------------------------------------------------------------------
 
 

@@ -297,17 +297,25 @@ class Video:
     def _rewound_pass(self) -> Iterator[Pass]:
         """The first pass, rewound, if it is still open and its container allows that; otherwise a new pass."""
         first, self._first_pass = self._first_pass, None
-        if first is None or not first.is_rewindable:
+        if first is None or not self._rewind(first):
             if first is not None:
                 self._close_pass(first)
             with self._pass() as current:
                 yield current
             return
         try:
-            first.container.seek(self._timetable.shown(0), stream=first.stream)
             yield first
         finally:
             self._close_pass(first)
+
+    def _rewind(self, first: Pass) -> bool:
+        """Whether the pass is at the start of the video again."""
+        try:
+            if first.is_rewindable:
+                first.container.seek(self._timetable.shown(0), stream=first.stream)
+            return first.is_rewindable
+        except av.FFmpegError:  # a damaged index, or none
+            return False
 
 
 class _SinceSample:
