@@ -1,9 +1,10 @@
-# `make demo` captions the sample videos, `make test` runs every check. Both install what they need into .venv.
+# `make demo` captions the sample videos, `make test` runs every check, `make fuzz` and `make faults` the long ones. All
+# install what they need into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo test bench clean
+.PHONY: demo test fuzz faults bench clean
 
 demo: .venv/base
 	$(BIN)/picknet caption samples/*.mp4 --sheet demo
@@ -14,6 +15,17 @@ test: .venv/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest
+
+# Cases of a seed are always the same: `make fuzz SEED=3 CASES=2000 DURATION=600`.
+SEED ?= 0
+CASES ?= 10000
+DURATION ?= 3600
+fuzz: .venv/dev
+	nice $(BIN)/python tests/fuzz.py --seed $(SEED) --cases $(CASES) --seconds $(DURATION)
+
+MOMENTS ?= 100
+faults: .venv/dev
+	nice $(BIN)/python tests/faults.py --seed $(SEED) --moments $(MOMENTS)
 
 bench: .venv/bench
 	$(BIN)/python benchmarks/cider.py

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 from clips import number_of, write_audio, write_clip
 from decoders import table_decoder
+from folders import unsealed
 
 import picknet
 from picknet.captioner import NothingToCaption, load, pick
@@ -273,7 +273,7 @@ def test_a_sentence_begins_with_its_style(attending_folder, frames, beam, monkey
 
 
 def test_confidence_is_given_only_for_the_style_it_was_calibrated_for_and_the_note_says_so(attending_folder, tmp_path):
-    folder = shutil.copytree(attending_folder, tmp_path / "model")
+    folder = unsealed(attending_folder, tmp_path / "model")
     card = json.loads((folder / "card.json").read_text())
     stored = {"msvd": {"weights": {"bias": 0.0, "likelihood": 1.0}}}
     (folder / "card.json").write_text(json.dumps(card | {"confidence": stored}))
@@ -386,7 +386,7 @@ def test_only_a_calibrated_model_gives_a_confidence(captioner, frames, monkeypat
 
 
 def test_the_confidence_is_read_from_the_models_card(model_folder, tmp_path):
-    folder = shutil.copytree(model_folder, tmp_path / "model")
+    folder = unsealed(model_folder, tmp_path / "model")
     (folder / "card.json").write_text('{"confidence": {"bias": 1, "slope": 2.5, "clips": 99}}')
     assert load(folder).describer.confidence == Confidence(1.0, {"likelihood": 2.5})
     (folder / "card.json").write_text('{"confidence": {"bias": 1}}')

@@ -2,10 +2,13 @@
 
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
-from picknet.files import UnwritableFile, check_folder, write_text, written_whole
+from picknet import files
+from picknet.files import UnwritableFile, check_folder, remove_abandoned, write_text, written_whole
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
@@ -29,10 +32,53 @@ def test_the_umask_of_the_process_is_not_touched(tmp_path, monkeypatch):
 def test_a_temporary_name_that_is_taken_is_not_overwritten(tmp_path, monkeypatch):
     names = iter(["taken", "free"])
     monkeypatch.setattr("secrets.token_hex", lambda _: next(names))
+    monkeypatch.setattr("picknet.files._mark", lambda: "-")
     (tmp_path / ".note-taken.txt").write_text("somebody else's")
     write_text(tmp_path / "note.txt", "hello\n")
     assert (tmp_path / ".note-taken.txt").read_text() == "somebody else's"
     assert (tmp_path / "note.txt").read_text() == "hello\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere nobody is asked whether a process runs")
+def test_what_a_killed_process_left_is_deleted_and_nothing_else(tmp_path):
+    code = (
+        "import os, pathlib, sys; from picknet.files import temporary_folder, written_whole\n"
+        "place = pathlib.Path(sys.argv[1])\n"
+        "(temporary_folder(place / 'model') / 'part').write_text('half')\n"
+        "with written_whole(place / 'note.txt') as temporary:\n"
+        "    temporary.write_text('half'); os.kill(os.getpid(), 9)\n"
+    )
+    (tmp_path / "picture.png").write_text("kept")
+    (tmp_path / ".note-picknet-00000000-1-abcdefgh.txt").write_text("of another machine")
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=False)
+    assert len(list(tmp_path.iterdir())) == 4
+    with written_whole(tmp_path / "other.txt") as temporary:
+        temporary.write_text("being written")
+        check_folder(tmp_path)
+        assert temporary.exists()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [".note-picknet-00000000-1-abcdefgh.txt", "other.txt", "picture.png"]
+    remove_abandoned(tmp_path / "missing")
+
+
+def test_a_temporary_file_that_a_signal_finds_just_created_is_deleted(tmp_path, monkeypatch):
+    create = files._create
+
+    def interrupted(path):
+        create(path)
+        raise SystemExit(143)  # what SIGTERM raises
+
+    monkeypatch.setattr(files, "_create", interrupted)
+    with pytest.raises(SystemExit):
+        write_text(tmp_path / "note.txt", "hello\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_noticed_before_there_is_something_to_write(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda dir: open("/dev/full", "wb"))  # noqa: SIM115
+    with pytest.raises(UnwritableFile, match=r": cannot be written \(No space left on device\)$"):
+        check_folder(tmp_path)
 
 
 def test_a_name_with_a_nul_byte_is_refused_in_one_line(tmp_path):

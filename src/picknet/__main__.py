@@ -5,9 +5,13 @@ import sys
 
 
 def main() -> None:
+    # In this order, a file opened here gets the number of the closed one, and no other file does.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the caller, as in `picknet info >&-`
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8", errors="backslashreplace"))  # noqa: SIM115
+            # Results that nobody can read are a failure: standard output becomes a file that cannot be written to.
+            flags = os.O_WRONLY if name == "stderr" else os.O_RDONLY
+            file = os.open(os.devnull, flags)
+            setattr(sys, name, open(file, mode, encoding="utf-8", errors="backslashreplace"))  # noqa: SIM115
     try:
         from picknet.cli import main as run
 

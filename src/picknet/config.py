@@ -275,7 +275,7 @@ def parse_config(text: str, overrides: Iterable[str] = (), *, source: str = "con
     """Read a config from TOML text and apply `name.key=value` overrides; errors call the text `source`."""
     try:
         settings = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also for a number of thousands of digits, or lists in lists
         raise BadConfig(f"{source}: not valid TOML ({error})") from error
     settings = {name: value for name, value in settings.items() if name not in REMOVED_GROUPS}
     for override in overrides:
@@ -289,7 +289,10 @@ def parse_config(text: str, overrides: Iterable[str] = (), *, source: str = "con
             if not isinstance(table, dict):
                 raise BadConfig(f"--set {override}: '{parent}' is a setting, not a group of settings")
         table[key] = _literal(value.strip())
-    config: Config = _build(Config, settings, prefix="", source=source)
+    try:
+        config: Config = _build(Config, settings, prefix="", source=source)
+    except (ValueError, RecursionError) as error:  # a value that cannot even be shown in an error
+        raise BadConfig(f"{source}: holds a number or a nesting that is no setting ({error})") from error
     return config
 
 

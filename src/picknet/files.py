@@ -1,9 +1,14 @@
-"""Atomic writes: a file is written completely or not at all."""
+"""Atomic writes: a file is written completely or not at all, and a killed process leaves nothing for ever."""
 
 import contextlib
+import functools
 import os
+import platform
+import re
 import secrets
+import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +17,10 @@ from picknet.errors import PicknetError
 
 class UnwritableFile(PicknetError):
     """A file or folder could not be written."""
+
+
+_TRIAL_BYTES = 1 << 16
+"""What is written to find out whether a disk is full: as much as a small picture."""
 
 
 @contextlib.contextmanager
@@ -26,7 +35,8 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _new_file(target)
+        temporary = _new_name(target)  # known before the file is there: SIGTERM may come at any time
+        _create(temporary)
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
@@ -51,16 +61,67 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def check_folder(folder: str | os.PathLike[str]) -> None:
     """Raise `UnwritableFile` if nothing can be written into the folder, before there is something to write.
 
-    The folder need not exist, and is not created.
+    The folder need not exist, and is not created. What killed processes left there is deleted.
     """
     place = _checked(folder).absolute()
+    remove_abandoned(place)
     while not os.path.lexists(place):
         place = place.parent
     try:
-        with tempfile.TemporaryFile(dir=place):
-            pass
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(bytes(_TRIAL_BYTES))  # on a full disk an empty file can be created
+            file.flush()
     except OSError as error:
         raise UnwritableFile(f"{folder}: cannot be written ({error.strerror or error})") from error
+
+
+def temporary_folder(target: Path) -> Path:
+    """Create a folder beside `target`, for what is to be renamed to it."""
+    return Path(tempfile.mkdtemp(prefix=f".{target.name[:40]}{_mark()}", dir=target.parent))
+
+
+def remove_abandoned(folder: str | os.PathLike[str]) -> None:
+    """Delete temporary files and folders that processes of this machine left in a folder when they were killed."""
+    try:
+        names = os.listdir(folder)
+    except OSError:  # it may not exist yet
+        return
+    for name in names:
+        marked = _MARKED.fullmatch(name)
+        if marked and marked["machine"] == _machine() and not _is_running(int(marked["process"])):
+            path = Path(folder) / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+_MARKED = re.compile(r"\..*-picknet-(?P<machine>[0-9a-f]{8})-(?P<process>\d{1,10})-\w{8}(\..*)?", re.DOTALL)
+"""Names of temporary files and folders."""
+
+
+def _mark() -> str:
+    """The part of a temporary name that tells who writes there."""
+    return f"-picknet-{_machine()}-{os.getpid()}-"
+
+
+@functools.cache
+def _machine() -> str:
+    """Of a folder that several machines share, each cleans up after itself."""
+    return f"{zlib.crc32(platform.node().encode()):08x}"
+
+
+def _is_running(process: int) -> bool:
+    if os.name != "posix":
+        return True  # elsewhere, asking would end it
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # it is somebody else's
+        return True
+    return True
 
 
 def _checked(path: str | os.PathLike[str]) -> Path:
@@ -69,17 +130,18 @@ def _checked(path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def _new_file(target: Path) -> Path:
-    """Create an empty file beside `target`, with the permissions of any new file.
+def _new_name(target: Path) -> Path:
+    """A name beside `target` that no file has. Its suffix is kept: libraries choose a format by it."""
+    while True:
+        path = target.with_name(f".{target.stem[:40]}{_mark()}{secrets.token_hex(4)}{target.suffix}")
+        if not os.path.lexists(path):
+            return path
+
+
+def _create(path: Path) -> None:
+    """Create an empty file with the permissions of any new file.
 
     The kernel applies the umask. `tempfile` would create a private file, and reading the umask to correct that means
     changing it for the whole process.
     """
-    while True:
-        # The suffix is kept: libraries choose a format by it.
-        path = target.with_name(f".{target.stem[:40]}-{secrets.token_hex(4)}{target.suffix}")
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        except FileExistsError:
-            continue
-        return path
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))

@@ -27,6 +27,10 @@ class BadVocabulary(PicknetError):
     """A words file is missing or malformed."""
 
 
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What a terminal would obey, spaces and line ends apart."""
+
+
 # --- Tokens -----------------------------------------------------------------------------------------------------------
 
 # Abbreviations that keep their full stop, found by running the Java code on every word of up to four letters, all words
@@ -146,6 +150,8 @@ class Vocabulary:
             )
         lines: dict[str, int] = {}
         for line, word in enumerate(self.words, start=1):
+            if _CONTROL.search(word):
+                raise BadVocabulary(f"line {line}: {word!r} holds control characters, which would reach the terminal")
             if not word or word.split() != [word]:
                 raise BadVocabulary(f"line {line}: {word!r} is not a word (expected one word per line, without spaces)")
             if lines.setdefault(word, line) != line:

@@ -15,6 +15,7 @@ from picknet.errors import BadSetting
 from picknet.picking.budget import BudgetPicker
 from picknet.picking.picker import Pick, Picker, Plan, glance_kind, likeliest, planned
 from picknet.results import Picked
+from picknet.video.access import check_held
 from picknet.video.file import Video
 from picknet.video.frame import Frame, checked_fps, frames_from, middles
 from picknet.video.live import Live
@@ -94,6 +95,11 @@ class Walk:
     def frames_seen(self) -> int:
         """Frames sampled so far, including those that a plan does not need to read."""
         return self._picker.count if isinstance(self._picker, Plan) else self._num_read
+
+    def check_held(self, num_frames: int) -> None:
+        """Raise `BadSetting` where so many of its frames would not fit into memory."""
+        if isinstance(self._video, Video):
+            check_held(num_frames, self._video.width, self._video.height, self.name)
 
     @property
     def damage(self) -> str | None:
@@ -265,6 +271,7 @@ def pick_frames(
     else:
         opened = open_source(source, sampling, chosen, array_samples=array_samples, on_frame=on_frame)
     with opened as walk:
+        walk.check_held(count if budget is None or picker is not None else budget + 1)
         kept = list(walk.picks())
         if exact and len(kept) != budget:
             raise BadSetting(f"{walk.name}: exactly {budget} frames were asked for, but it has {walk.frames_seen}")

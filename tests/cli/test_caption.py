@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from clips import write_audio, write_clip
 from command import Picknet, on_linux, subprocess_of
+from folders import unsealed
 from PIL import Image
 
 from picknet.picking.picker import Pick
@@ -359,7 +360,7 @@ def test_for_programs_a_video_that_failed_has_a_row_with_the_error(
 @pytest.fixture
 def unsure(attending_folder: Path, tmp_path: Path) -> Path:
     """A model whose confidence is always 0.27."""
-    folder = shutil.copytree(attending_folder, tmp_path / "unsure")
+    folder = unsealed(attending_folder, tmp_path / "unsure")
     (folder / "card.json").write_text(json.dumps({"confidence": {"msvd": {"weights": {"bias": -1.0}}}}))
     return folder
 

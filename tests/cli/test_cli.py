@@ -2,7 +2,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import Picknet, on_linux, subprocess_of
+from folders import unsealed
 
 from picknet.captioner import Caption
 from picknet.cli import main
@@ -41,7 +41,7 @@ def test_info_tells_of_the_model_in_text_and_json(picknet: Picknet, model_folder
 
 
 def test_info_says_which_cider_is_greedy(picknet: Picknet, model_folder: Path, tmp_path: Path) -> None:
-    model = shutil.copytree(model_folder, tmp_path / "model")
+    model = unsealed(model_folder, tmp_path / "model")
     card = {
         "description": "a test",
         "stages": {"supervision": {"epoch": 9, "val_cider": 96.18, "val_picks": 4.0}},
@@ -75,7 +75,7 @@ def test_info_prints_the_model_card_in_markdown(picknet: Picknet, model_folder: 
 
 
 def test_info_shows_a_card_whatever_was_written_into_it(picknet: Picknet, model_folder: Path, tmp_path: Path) -> None:
-    model = shutil.copytree(model_folder, tmp_path / "model")
+    model = unsealed(model_folder, tmp_path / "model")
     card = {
         "stages": {"supervision": {"{best}": 1, "epoch": None, "}": "{"}},
         "clips": {"train": {"used": "all", "missing": None}},
@@ -109,7 +109,7 @@ def test_help_has_a_heading_for_every_kind_of_option_and_command(picknet: Pickne
     assert code == 0
     assert out.startswith("Usage: picknet caption [OPTIONS] VIDEO...\n")
     headings = [line for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert headings == ["Arguments:", "Output:", "Model:", "Picking frames:", "Many videos:", "Options:"]
+    assert headings == ["Arguments:", "Output:", "Model:", "Picking frames:", "Many videos:", "Limits:", "Options:"]
     assert "[default: the model's]" in out
     assert "..." not in picknet("--help").out.replace("COMMAND ...", "")  # no summary is cut off
 
@@ -335,8 +335,26 @@ def test_the_bar_of_many_videos_is_on_standard_error_and_only_for_people(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_closed_standard_stream_is_no_failure(model_folder: Path, closed: str) -> None:
+@pytest.mark.parametrize(
+    ("closed", "code", "message"),
+    [
+        ("<&-", 0, ""),
+        (">&-", 1, "picknet: standard output: Bad file descriptor\n"),
+        ("2>&-", 0, ""),
+        ("<&- >&- 2>&-", 1, ""),
+    ],
+)
+def test_results_that_nobody_can_read_are_a_failure_and_other_closed_streams_are_none(
+    model_folder: Path, closed: str, code: int, message: str
+) -> None:
     command = shlex.join([sys.executable, "-m", "picknet", "info", str(model_folder)])
     done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (code, message)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
+def test_a_closed_standard_output_is_no_matter_where_results_go_to_a_file(model_folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "picknet", "info", str(model_folder), "--out", str(tmp_path / "info.json")]
+    done = subprocess.run(f"{shlex.join(command)} >&-", shell=True, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "info.json").read_text())["vocabulary"] == 16

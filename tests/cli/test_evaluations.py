@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from command import Picknet, on_linux
+from folders import unsealed
 from PIL import Image
 
 from picknet.captioner import Captioner, load
@@ -381,7 +382,7 @@ def test_the_style_that_is_calibrated_is_that_of_the_data_set(
     picknet: Picknet, calibratable: tuple[Path, Path], attending_folder: Path, tmp_path: Path
 ) -> None:
     _, data = calibratable
-    model = shutil.copytree(attending_folder, tmp_path / "styled")
+    model = unsealed(attending_folder, tmp_path / "styled")
     (model / "card.json").write_text('{"confidence": {"bias": 1, "slope": 2}}')
     (data / "msrvtt").mkdir()
     videos = [{"video_id": f"video{number}", "split": "train"} for number in range(10, 50)]
@@ -419,7 +420,7 @@ def test_a_card_that_cannot_be_written_is_an_error_before_any_clip_is_captioned(
         raise OSError(errno.EROFS, "Read-only file system", str(target))
 
     model, data = calibratable
-    monkeypatch.setattr("picknet.files._new_file", refuse)
+    monkeypatch.setattr("picknet.files._create", refuse)
     monkeypatch.setattr("picknet.study.calibration.describe", lambda *_, **__: pytest.fail("captioned"))
     code, out, err = picknet("calibrate", "--model", model, "--data", f"folder={data}")
     assert (code, out) == (1, "")

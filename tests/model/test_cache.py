@@ -146,7 +146,8 @@ def test_a_folder_that_cannot_be_written_is_not_an_error(
 def test_a_full_disk_is_not_an_error(place: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.mkdir()
     (place / "full").symlink_to("/dev/full")
-    monkeypatch.setattr("picknet.files._new_file", lambda target: place / "full")
+    monkeypatch.setattr("picknet.files._new_name", lambda target: place / "full")
+    monkeypatch.setattr("picknet.files._create", lambda path: None)
     assert features(model_folder).shape[0] == 1
     assert list(place.iterdir()) == []
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from folders import unsealed
 from policies import frames_of, lively_glances, random_inputs, walked
 
 from picknet.errors import PicknetError
@@ -342,7 +343,7 @@ def test_ctrl_c_does_not_crash_after_a_model_was_deleted(model_folder):
 
 @pytest.fixture
 def copy(model_folder, tmp_path):
-    return shutil.copytree(model_folder, tmp_path / "copy")
+    return unsealed(model_folder, tmp_path / "copy")
 
 
 def complaint(folder, capfd):
@@ -411,7 +412,7 @@ def test_a_graph_with_a_fixed_batch_size(copy, capfd):
 def test_a_decoder_of_an_older_version_that_takes_one_video_only(attending_folder, tmp_path, capfd):
     import onnx
 
-    copy = shutil.copytree(attending_folder, tmp_path / "copy")
+    copy = unsealed(attending_folder, tmp_path / "copy")
     model = onnx.load(copy / "decoder.onnx", load_external_data=False)
     for port in model.graph.input:
         if port.name in ("video", "keys", "values"):
@@ -482,7 +483,7 @@ def test_a_config_of_another_model(copy, capfd, setting, changed, complaint_end)
 def test_a_model_with_attention_and_the_config_of_another(
     attending_folder, tmp_path, capfd, setting, changed, complaint_end
 ):
-    copy = shutil.copytree(attending_folder, tmp_path / "copy")
+    copy = unsealed(attending_folder, tmp_path / "copy")
     config = (copy / "config.toml").read_text()
     assert setting in config
     (copy / "config.toml").write_text(config.replace(setting, changed))

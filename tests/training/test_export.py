@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from folders import unsealed
 from policies import random_inputs
 from safetensors.torch import load_file, save_file
 
@@ -117,7 +118,7 @@ def test_a_model_without_its_policy_is_refused(small, tmp_path):
 
 
 def test_the_policy_of_another_model_is_refused(small, attending_folder, tmp_path):
-    broken = shutil.copytree(small[-1], tmp_path / "broken")
+    broken = unsealed(small[-1], tmp_path / "broken")
     shutil.copy(attending_folder / "policy.safetensors", broken)
     expected = r"policy\.safetensors: does not fit config\.toml and words\.txt beside it \(first difference: picknet\."
     with pytest.raises(BadModel, match=expected):
@@ -126,7 +127,7 @@ def test_the_policy_of_another_model_is_refused(small, attending_folder, tmp_pat
 
 def test_an_older_policy_among_the_captioners_weights_is_ignored(small, tmp_path):
     network, *_, folder = small
-    older = shutil.copytree(folder, tmp_path / "older")
+    older = unsealed(folder, tmp_path / "older")
     weights = load_file(older / "weights.safetensors")
     save_file(weights | {"picknet.clock": torch.ones(3)}, older / "weights.safetensors")
     again, *_ = load_network(older)

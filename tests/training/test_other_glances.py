@@ -1,7 +1,6 @@
 """Policies that see something else than grey: trained, exported and used, from the clip to the caption."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from clips import write_clip
+from folders import unsealed
 from policies import random_inputs, walked
 
 from picknet.captioner import Captioner, load
@@ -257,7 +257,7 @@ def test_every_channel_is_seen(policy: type[PickNet] | type[RatePickNet], kind: 
 
 
 def test_a_policy_of_another_glance_than_its_config_says_is_refused(model_folder: Path, tmp_path: Path) -> None:
-    broken = shutil.copytree(model_folder, tmp_path / "broken")
+    broken = unsealed(model_folder, tmp_path / "broken")
     text = (broken / "config.toml").read_text()
     (broken / "config.toml").write_text(text.replace('glance = "grey"', 'glance = "colour"'))
     with pytest.raises(BadModel, match=r"policy\.onnx: glances is u8 n 56 56 where u8 n 3 glance glance was expected"):

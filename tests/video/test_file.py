@@ -481,7 +481,11 @@ REFUSED: list[tuple[str, Writer, str]] = [
     ("empty.mp4", written(b""), "the file is empty"),
     ("text.mp4", written(b"Not a video at all.\n" * 50), "not a known video format"),
     ("zeros.mp4", written(bytes(50_000)), "not a known video format"),
-    ("subtitles.mp4", written(b"1\n00:00:00,000 --> 00:00:02,000\nHi\n"), "no video stream found (streams: subtitle)"),
+    (
+        "subtitles.mp4",
+        written(b"1\n00:00:00,000 --> 00:00:02,000\nHi\n"),
+        "not a video container that is read: MP4, MOV, MKV, WebM, AVI, GIF, MPEG, FLV, WMV and the like",
+    ),
     ("sound.m4a", clips.write_audio, "no video stream found (streams: audio)"),
     (
         "song.m4a",
@@ -493,7 +497,12 @@ REFUSED: list[tuple[str, Writer, str]] = [
     ("nothing.avi", write_no_frames, "its video stream is empty"),
     ("nothing.mkv", write_no_frames, "the file ends before its first frame"),
     ("codec.mp4", write_unknown_codec, "no decoder for its video codec"),
-    ("rubbish.mp4", write_rubbish_frames, "none of its 5 frames can be decoded"),
+    (
+        "rubbish.mp4",
+        write_rubbish_frames,
+        "none of its 5 frames can be decoded: damaged, or of more than 67,108,864 pixels, the limit that --max-pixels "
+        "sets",
+    ),
     ("name\0.mp4", lambda path: path, "a file name cannot contain a NUL byte"),
 ]
 

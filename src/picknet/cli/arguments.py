@@ -92,6 +92,24 @@ Quiet = Annotated[
     ),
 ]  # fmt: skip
 """A command only declares this parameter; the callback applies it."""
+
+
+def _set_max_pixels(number: int | None) -> None:
+    if number is not None:
+        from picknet.video.access import MAX_PIXELS_VARIABLE  # imports PyAV
+
+        os.environ[MAX_PIXELS_VARIABLE] = str(number)  # for worker processes as well
+
+
+MaxPixels = Annotated[
+    int | None,
+    typer.Option(
+        "--max-pixels", metavar="N", min=1, max=2**31 - 1, callback=_set_max_pixels, expose_value=False,
+        help="Refuse a video whose pictures have more than N pixels.", show_default="67108864: 8192 x 8192",
+        rich_help_panel="Limits",
+    ),
+]  # fmt: skip
+"""The same; a limit on what a hostile file can cost."""
 Model = Annotated[
     str | None,
     typer.Option(

@@ -19,6 +19,7 @@ from picknet.cli.arguments import (
     Change,
     Frames,
     K,
+    MaxPixels,
     MinConfidence,
     Model,
     OnePicker,
@@ -96,6 +97,7 @@ def caption(
             rich_help_panel=MANY_VIDEOS,
         ),
     ] = None,
+    max_pixels: MaxPixels = None,
 ) -> None:  # fmt: skip
     """Describe each video in one sentence.
 

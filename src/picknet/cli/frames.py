@@ -17,6 +17,7 @@ from picknet.cli.arguments import (
     Change,
     Frames,
     K,
+    MaxPixels,
     Model,
     PickerName,
     Quiet,
@@ -116,6 +117,7 @@ def pick(
     frames: Frames = None,
     seed: Seed = 0,
     model: Model = None,
+    max_pixels: MaxPixels = None,
 ) -> None:  # fmt: skip
     """Save the frames that matter, or print them for a chat model.
 

@@ -12,6 +12,7 @@ import typer
 
 from picknet.cli.arguments import OUTPUT, Out, Quiet
 from picknet.cli.output import check_out, format_for, opened
+from picknet.cli.terminal import shown
 
 
 class InfoFormat(StrEnum):
@@ -57,14 +58,18 @@ def info(
     from picknet.captioner import load
     from picknet.config import flat
     from picknet.model import card
+    from picknet.model.folder import ModelFolder
     from picknet.timeline import csv_row
 
     captioner = load(model)
     runtime, settings = captioner.runtime, captioner.config
+    folder = ModelFolder(runtime.folder)
+    _ = folder.weights_digest  # an error where it is not that of the manifest
     facts: dict[str, Any] = {
         "model": captioner.name,
         "folder": str(runtime.folder),
         "bytes": sum(path.stat().st_size for path in runtime.folder.iterdir() if path.is_file()),
+        "manifest": folder.manifest is not None and sorted(folder.manifest),
         "vocabulary": len(runtime.vocabulary),
         "styles": list(runtime.vocabulary.styles),
         "num_frames": settings.video.num_frames,
@@ -78,10 +83,11 @@ def info(
             width = shutil.get_terminal_size().columns if out is None and sys.stdout.isatty() else None
             write("".join(f"{line}\n" for line in _page(facts, width=width)))
         elif format is InfoFormat.markdown:
-            write(card.page(runtime.card, settings, runtime.vocabulary))
+            lines = card.page(runtime.card, settings, runtime.vocabulary).split("\n")
+            write("\n".join(map(shown, lines)))
         elif format is InfoFormat.csv:
             rows = [("name", "value"), *flat(facts).items()]
-            write("".join(csv_row(*row) for row in rows))
+            write("".join(csv_row(*(shown(one) if isinstance(one, str) else one for one in row)) for row in rows))
         else:
             write(json.dumps(facts) + "\n")
 
@@ -91,10 +97,11 @@ def _page(facts: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
     from picknet.model.card import BULLET, sections
 
     description = facts["card"].get("description")
-    yield f"{facts['model']}: {description}" if description else facts["model"]
+    yield shown(f"{facts['model']}: {description}" if description else facts["model"])
     model = [
         ("folder", facts["folder"]),
         ("size", f"{facts['bytes'] / 1e6:.1f} MB ({facts['bytes']:,} bytes)"),
+        ("manifest", _manifest(facts["manifest"])),
         ("words", f"{facts['vocabulary']:,}"),
         ("styles", ", ".join(["its own", *facts["styles"]])),
         ("sampled frames", f"{facts['num_frames']} of a video"),
@@ -106,8 +113,19 @@ def _page(facts: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
     for title, rows in page.items():
         if rows:
             yield ""
-            yield title
+            yield shown(title)
         for name, value in rows:
             hang = 2 if name == BULLET else indent
-            line = f"  {name:{hang}}{value}"
+            line = shown(f"  {name:{hang}}{value}")  # a card may hold what a terminal would obey
             yield from textwrap.wrap(line, width, subsequent_indent=" " * (hang + 2)) if width else [line]
+
+
+def _manifest(listed: "list[str] | bool") -> str:
+    """What is known of the origin of the parts."""
+    from picknet.model.folder import PARTS
+
+    if not isinstance(listed, list):
+        return "none: nothing says whether the parts are those that were written"
+    if missing := [part for part in PARTS if part not in listed]:
+        return f"does not list {', '.join(missing)}; all others are as they were written"
+    return "all parts are as they were written"

@@ -13,6 +13,7 @@ import typer
 from picknet.cli.arguments import (
     OUTPUT,
     Beam,
+    MaxPixels,
     MinConfidence,
     Model,
     Out,
@@ -96,6 +97,7 @@ def stream(
     model: Model = None,
     style: Style = None,
     beam: Beam = None,
+    max_pixels: MaxPixels = None,
 ) -> None:  # fmt: skip
     """Describe a camera or another live source while it runs.
 

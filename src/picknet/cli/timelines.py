@@ -12,6 +12,7 @@ from picknet.cli.arguments import (
     OUTPUT,
     BadUsage,
     Beam,
+    MaxPixels,
     MinConfidence,
     Model,
     PickerName,
@@ -99,6 +100,7 @@ def timeline(
         typer.Option(metavar="X", min=0.001, max=1000, help="Frames to glance at per second."),
     ] = 2.0,
     rate: Rate = None,
+    max_pixels: MaxPixels = None,
 ) -> None:  # fmt: skip
     """Describe a long video scene by scene, with start and end times.
 

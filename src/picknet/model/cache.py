@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from picknet.files import UnwritableFile, written_whole
+from picknet.files import UnwritableFile, remove_abandoned, written_whole
 
 MAX_ENTRIES = 12
 """Beyond these, the least recently used are deleted. A model has two, of some 10 MB together."""
@@ -63,6 +63,7 @@ def write(name: str, content: bytes | memoryview) -> None:
 
 
 def _prune(place: Path) -> None:
+    remove_abandoned(place)
     with contextlib.suppress(OSError):  # another process may delete them at the same time
         for entry in sorted(place.glob(f"*{SUFFIX}"), key=lambda entry: entry.stat().st_mtime)[:-MAX_ENTRIES]:
             entry.unlink()

@@ -12,6 +12,7 @@ from typing import Any
 from picknet.config import Config
 from picknet.files import write_text
 from picknet.model.confidence import entries
+from picknet.model.manifest import renewed
 from picknet.text import Vocabulary
 
 CARD = "card.json"
@@ -40,7 +41,8 @@ EXPECTED = ("Intended use", "Out-of-scope use", "Training", "Terms of the data",
 
 def write_card(folder: Path, card: Mapping[str, Any], config: Config, vocabulary: Vocabulary) -> None:
     """Write `card.json` and its page into a model folder."""
-    write_text(folder / CARD, json.dumps(card, indent=2, ensure_ascii=False) + "\n")
+    with renewed(folder, CARD):
+        write_text(folder / CARD, json.dumps(card, indent=2, ensure_ascii=False) + "\n")
     write_text(folder / PAGE, page(card, config, vocabulary))
 
 
@@ -104,6 +106,13 @@ def report(facts: Any) -> Rows:
     expected = {"own", "sure", "weights", "words", "auc_interval", "ece_by_chance", "reliability"}
     if not isinstance(facts, Mapping) or not facts.keys() >= expected:
         return []
+    try:
+        return _report(facts)
+    except (TypeError, KeyError, ValueError, IndexError, AttributeError):
+        return []  # a card of somebody else's
+
+
+def _report(facts: Mapping[str, Any]) -> Rows:
     own, sure, weights, words = facts["own"], facts["sure"], facts["weights"], facts["words"]
     low, high = facts["auc_interval"]
     mean = f"a mean confidence of {own['confidence']:.2f}, and {own['good']:.0%} of them good"

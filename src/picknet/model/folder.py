@@ -2,7 +2,8 @@
 
 A model folder holds `config.toml`, `words.txt`, `card.json` (facts for people), four ONNX graphs, and their weights in
 two files: `policy.safetensors` for the policy, `weights.safetensors` for the captioner. Graphs refer to weights by
-offset, so each is stored once. Nothing in it can run code, and no part may refer to a file outside.
+offset, so each is stored once. Nothing in it can run code, and no part may refer to a file outside. `manifest.json`
+lists sizes and digests of the parts, which are compared as they are read.
 """
 
 import functools
@@ -10,13 +11,13 @@ import hashlib
 import json
 import math
 import os
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from picknet.config import BadConfig, Config, load_config
 from picknet.errors import PicknetError
+from picknet.model.manifest import MANIFEST, Fingerprint, read_manifest
+from picknet.model.onnx_file import BadFile, references
 from picknet.text import Vocabulary
 
 SHIPPED = Path(__file__).parents[1] / "models"
@@ -30,6 +31,12 @@ PARTS = ("config.toml", "words.txt", "card.json", WEIGHTS, POLICY_WEIGHTS, *(f"{
 
 EXPORT_AGAIN = "export the model again"
 """How to repair a model folder; most errors end with it."""
+MAX_PART_BYTES = 2**26
+"""Of a part that is read whole: any but the weights. The largest in use is the CNN's graph, with 0.3 MB."""
+MAX_WEIGHTS_BYTES = 2**32
+"""Of a part with weights, which is mapped into memory, and read once to compute its digest."""
+MAX_CARD_DEPTH = 32
+"""Of lists and objects inside each other."""
 _ITEM_BYTES = {"F16": 2, "F32": 4}
 
 
@@ -67,11 +74,18 @@ class TensorSpan(NamedTuple):
 
 
 class ModelFolder:
-    """A model folder whose parts are complete and fit together, as far as one can see without running the graphs."""
+    """A model folder whose parts are complete and fit together, as far as one can see without running the graphs.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    is_sealed: whether the parts must be those of the manifest, if there is one.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, is_sealed: bool = True) -> None:
         self.path = Path(path)
+        self.manifest: dict[str, Fingerprint] | None = None
+        """What the parts were when the folder was written; None where nothing says so."""
         self._check_complete()
+        if is_sealed:
+            self._check_sizes()
         self.card = self._read_card()
         self.config = self._read_config()
         self.vocabulary = self._read_vocabulary()
@@ -86,17 +100,20 @@ class ModelFolder:
     def read(self, part: str) -> bytes:
         """The bytes of one of the PARTS."""
         try:
-            return (self.path / part).read_bytes()
+            content = (self.path / part).read_bytes()
         except OSError as error:
             raise BadModel(f"{self.path / part}: cannot be read ({error.strerror})") from error
+        self._compare(part, Fingerprint(len(content), hashlib.sha256(content).hexdigest()))
+        return content
 
     @functools.cached_property
     def weights_digest(self) -> str:
-        """SHA-256 of the weights."""
+        """SHA-256 of the weights, which are compared with the manifest."""
         digests = hashlib.sha256()
         for part in (WEIGHTS, POLICY_WEIGHTS):
-            with (self.path / part).open("rb") as file:
-                digests.update(hashlib.file_digest(file, "sha256").digest())
+            found = Fingerprint.of(self.path / part)
+            self._compare(part, found)
+            digests.update(bytes.fromhex(found.sha256))
         return digests.hexdigest()
 
     def _check_complete(self) -> None:
@@ -107,13 +124,37 @@ class ModelFolder:
         missing = [part.name for part in parts if not part.is_file() or not part.stat().st_size]
         if missing:
             raise BadModel(f"{self.path}: incomplete model: {', '.join(missing)} missing or empty; {EXPORT_AGAIN}")
+        manifest = self.path / MANIFEST
+        for part in (*parts, *([manifest] if os.path.lexists(manifest) else [])):
+            if part.is_symlink() and part.resolve().parent != self.path.resolve():
+                raise BadModel(f"{part}: is a link to {part.resolve()}; the parts of a model are files in its folder")
+            if not part.is_file():
+                raise BadModel(f"{part}: is not a file; {EXPORT_AGAIN}")
+            limit = MAX_WEIGHTS_BYTES if part.name in (WEIGHTS, POLICY_WEIGHTS) else MAX_PART_BYTES
+            if (size := part.stat().st_size) > limit:
+                raise BadModel(f"{part}: is too large ({size:,} bytes, at most {limit:,} are read); {EXPORT_AGAIN}")
+
+    def _check_sizes(self) -> None:
+        """Read the manifest, and compare what is compared at once. Digests are compared when a part is read."""
+        self.manifest = _manifest_of(self.path)
+        for part, listed in (self.manifest or {}).items():
+            if part in PARTS:
+                self._compare(part, listed._replace(num_bytes=(self.path / part).stat().st_size))
+
+    def _compare(self, part: str, found: Fingerprint) -> None:
+        _compare(self.path / part, (self.manifest or {}).get(part, found), found)
 
     def _read_card(self) -> dict[str, Any]:
         path = self.path / "card.json"
         try:
             card = json.loads(self.read(path.name))
+            depth = _depth(card)
         except ValueError as error:
             raise BadModel(f"{path}: is not JSON ({error}); {EXPORT_AGAIN}") from error
+        except RecursionError:
+            depth = MAX_CARD_DEPTH + 1
+        if depth > MAX_CARD_DEPTH:
+            raise BadModel(f"{path}: holds more than {MAX_CARD_DEPTH} objects inside each other; {EXPORT_AGAIN}")
         if not isinstance(card, dict):
             raise BadModel(f"{path}: holds {type(card).__name__} where one JSON object was expected; {EXPORT_AGAIN}")
         return card
@@ -139,20 +180,45 @@ class ModelFolder:
 
         weights: the name of that file. spans: (offset, bytes) of each of its tensors.
         """
-        path, content = self.path / part, self.read(part)
-        fields = list(_top_level_fields(content))
-        if fields.count(_GRAPH_FIELD) != 1 or not _MODEL_FIELDS.issuperset(fields):
-            raise BadModel(f"{path}: is damaged or not an ONNX graph; {EXPORT_AGAIN}")
-        references = re.findall(_EXTERNAL_DATA % re.escape(weights.encode()), content, re.DOTALL)
-        # However a reference is encoded, it contains the word "location".
-        if content.count(b"location") != len(references):
-            raise BadModel(f"{path}: refers to weights outside {weights}, which is not allowed; {EXPORT_AGAIN}")
-        for offset, num_bytes in references:
-            if (int(offset), int(num_bytes)) not in spans:
+        path = self.path / part
+        try:
+            found = references(self.read(part))
+        except BadFile as error:
+            raise BadModel(f"{path}: {error}; {EXPORT_AGAIN}") from error
+        for file, offset, num_bytes in found:
+            if file != weights.encode():
+                raise BadModel(f"{path}: refers to weights outside {weights}, which is not allowed; {EXPORT_AGAIN}")
+            if (offset, num_bytes) not in spans:
                 raise BadModel(
-                    f"{path}: there is no tensor of {int(num_bytes)} bytes at byte {int(offset)} of {weights}: "
+                    f"{path}: there is no tensor of {num_bytes} bytes at byte {offset} of {weights}: "
                     f"they are parts of different models; {EXPORT_AGAIN}"
                 )
+
+
+def check_listed(path: Path) -> None:
+    """Raise `BadModel` if a part is not the one that the manifest beside it lists."""
+    found = Fingerprint.of(path)
+    _compare(path, (_manifest_of(path.parent) or {}).get(path.name, found), found)
+
+
+def _manifest_of(folder: Path) -> dict[str, Fingerprint] | None:
+    try:
+        return read_manifest(folder)
+    except OSError as error:
+        raise BadModel(f"{folder / MANIFEST}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise BadModel(f"{folder / MANIFEST}: is not a manifest ({error}); {EXPORT_AGAIN}") from error
+
+
+def _compare(path: Path, listed: Fingerprint, found: Fingerprint) -> None:
+    if listed != found:
+        what = "has another content than"
+        if listed.num_bytes != found.num_bytes:
+            what = f"has {found.num_bytes:,} bytes where {listed.num_bytes:,} are in"
+        raise BadModel(
+            f"{path}: {what} {MANIFEST}: it is damaged or of another model; {EXPORT_AGAIN}, or where you changed it "
+            f"yourself, python -m picknet.model.manifest {path.parent}"
+        )
 
 
 def weights_of(graph: str) -> str:
@@ -185,43 +251,16 @@ def tensor_spans(path: Path) -> dict[str, TensorSpan]:
     return spans
 
 
+def _depth(value: Any) -> int:
+    """How many lists and objects are inside each other."""
+    depth, level = 0, [value]
+    while level := [one for one in level if isinstance(one, dict | list)]:
+        depth += 1
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return depth
+
+
 def last_line(error: Exception) -> str:
     """The last line of an error message: OpenVINO's are many lines long, and end with the reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:200] if lines else type(error).__name__
-
-
-# A reference to external data as ONNX writes it: three (key, value) messages, each field 13 of its tensor.
-_EXTERNAL_DATA = (
-    rb"j.\n\x08location\x12.%b"
-    rb"j.\n\x06offset\x12.([0-9]{1,20})"
-    rb"j.\n\x06length\x12.([0-9]{1,20})"
-)
-
-_GRAPH_FIELD = 7
-_MODEL_FIELDS = {1, 2, 3, 4, 5, 6, _GRAPH_FIELD, 8, 14, 20, 25, 26}
-"""The fields of an ONNX file (ModelProto)."""
-
-
-def _top_level_fields(message: bytes) -> Iterator[int]:
-    """The field numbers of a protocol-buffer message of numbers and strings; a last -1 if it is malformed."""
-    position = 0
-    try:
-        while position < len(message):
-            tag, position = _varint(message, position)
-            value, position = _varint(message, position)
-            kind = tag & 7
-            if kind == 2:  # a string or a message, and value is its length
-                position += value
-            yield tag >> 3 if kind in (0, 2) and position <= len(message) else -1
-    except IndexError:
-        yield -1
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """A variable-length integer and the position after it."""
-    value = shift = 0
-    while message[position] >= 0x80:
-        value |= (message[position] & 0x7F) << shift
-        position, shift = position + 1, shift + 7
-    return value | message[position] << shift, position + 1

@@ -7,6 +7,7 @@ cores for the large graphs, and different graphs in parallel.
 import functools
 import hashlib
 import io
+import math
 import sys
 import threading
 from collections import deque
@@ -42,6 +43,8 @@ the CNN a tenth less. The numbers are the same."""
 CACHED = frozenset({"cnn", "policy"})
 """Graphs that are cached on disk once compiled. The others are mostly weights, as slow to read as to compile."""
 _CONVERTER = "openvino.tools.ovc"
+MAX_TENSOR, MAX_TENSORS = 2**26, 2**30
+"""Numbers in one tensor of a graph, and in all of them: for one frame, the shipped CNN has at most 1.6 million."""
 MAX_IDLE_REQUESTS = 16
 """Infer requests of a graph that are kept for the next inferences, each with its buffers (0.3 MB for the CNN)."""
 
@@ -107,7 +110,8 @@ class Graph:
         """The graph compiled for f16 or f32. The first caller compiles it, others wait."""
         with self._lock:
             if precision not in self._compiled:
-                self._compiled[precision] = CompiledGraph(self._compile(precision), self._signature)
+                path = self._folder.path / f"{self.name}.onnx"
+                self._compiled[precision] = CompiledGraph(self._compile(precision), self._signature, path)
             return self._compiled[precision]
 
     @property
@@ -131,10 +135,11 @@ class Graph:
         if self.name in ONE_BY_ONE:
             model = self.model.clone()
             model.reshape({port: [1, *list(port.partial_shape)[1:]] for port in model.inputs})
+        path = self._folder.path / f"{self.name}.onnx"
+        _check_tensors(path, model)
         try:
             compiled = _core().compile_model(model, "CPU", settings)
         except RuntimeError as error:
-            path = self._folder.path / f"{self.name}.onnx"
             raise BadModel(f"{path}: cannot be compiled ({last_line(error)}); {EXPORT_AGAIN}") from error
         if entry:
             exported = io.BytesIO()
@@ -168,9 +173,11 @@ class Graph:
 class CompiledGraph:
     """A compiled graph and its infer requests. The CNN is started in the background, the other graphs are called."""
 
-    def __init__(self, compiled: Any, signature: Signature) -> None:
+    def __init__(self, compiled: Any, signature: Signature, path: Path) -> None:
+        """path: of its file, for messages."""
         inputs, outputs = signature
         self._compiled = compiled
+        self._path = path
         self._dtypes = {name: _DTYPES[type_and_shape.split()[0]] for name, type_and_shape in inputs.items()}
         self._outputs = [name for port in compiled.outputs for name in outputs if name in port.names]
         self._lock = threading.Lock()
@@ -199,8 +206,10 @@ class CompiledGraph:
             # Faster than `infer`, which makes a dictionary of ports.
             self._request.start_async(share_inputs=True)
             self._request.wait()
-            found = (np.array(self._request.get_output_tensor(index).data) for index in range(len(self._outputs)))
-            return dict(zip(self._outputs, found, strict=True))
+            found = [np.array(self._request.get_output_tensor(index).data) for index in range(len(self._outputs))]
+        if any(np.isnan(output).any() for output in found):
+            raise BadModel(f"{self._path}: computes what is not a number: its weights are damaged; {EXPORT_AGAIN}")
+        return dict(zip(self._outputs, found, strict=True))
 
     def start(self, pixels: Array) -> "PendingFeatures":
         """Start an inference of the CNN in the background, for one frame. pixels: (image, image, 3) uint8 RGB"""
@@ -281,6 +290,27 @@ def _read(path: Path) -> Any:
         return frontend.convert(frontend.load(str(path)))
     except Exception as error:  # OpenVINO's own errors share no base class
         raise BadModel(f"{path}: is not a graph that OpenVINO can read ({last_line(error)}); {EXPORT_AGAIN}") from error
+
+
+def _check_tensors(path: Path, model: Any) -> None:
+    """Refuse a graph that would make huge tensors of small ones, before its constants are computed.
+
+    Of one frame, or of one video with one pick.
+    """
+    one = model.clone()
+    try:
+        one.reshape({port: [1 if size.is_dynamic else size for size in port.partial_shape] for port in one.inputs})
+    except RuntimeError as error:
+        raise BadModel(f"{path}: cannot be compiled ({last_line(error)}); {EXPORT_AGAIN}") from error
+    total = 0
+    for output in (output for operation in one.get_ops() for output in operation.outputs()):
+        size = math.prod(side.get_length() for side in output.partial_shape if side.is_static)
+        total += size
+        if size > MAX_TENSOR or total > MAX_TENSORS:
+            raise BadModel(
+                f"{path}: computes {max(size, total):,} numbers for a single frame: at most {MAX_TENSOR:,} in a tensor "
+                f"and {MAX_TENSORS:,} in all are possible; {EXPORT_AGAIN}"
+            )
 
 
 def _check_port(path: Path, port: str, found: list[str], type_and_shape: str, sizes: Sizes) -> None:

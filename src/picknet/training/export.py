@@ -8,7 +8,6 @@ import contextlib
 import logging
 import secrets
 import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from picknet.config import Config, ModelConfig, load_config, to_toml
-from picknet.files import UnwritableFile, write_text, written_whole
+from picknet.files import UnwritableFile, remove_abandoned, temporary_folder, write_text, written_whole
 from picknet.model.card import write_card
-from picknet.model.folder import POLICY_WEIGHTS, WEIGHTS, BadModel, tensor_spans, weights_of
+from picknet.model.folder import PARTS, POLICY_WEIGHTS, WEIGHTS, BadModel, check_listed, tensor_spans, weights_of
+from picknet.model.manifest import write_manifest
 from picknet.picking.learned import CODE_SIZE, NUM_PICKED, NUM_RECENT, OUTLINE_SIZE, STATE_SIZE
 from picknet.text import Vocabulary
 from picknet.training.network import LSTMState, Network
@@ -44,7 +44,8 @@ def export(
         raise UnwritableFile(f"{target}: exists and is not a model folder; choose a new folder")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        remove_abandoned(target.parent)
+        building = temporary_folder(target)
     except OSError as error:
         raise UnwritableFile(f"{target}: cannot be written ({error.strerror})") from error
     try:
@@ -54,6 +55,7 @@ def export(
         write_text(building / "config.toml", to_toml(config))
         write_card(building, card or {}, config, vocabulary)
         _export_graphs(network, config.model, building)
+        write_manifest(building, PARTS)
         building.chmod(0o755)
         _replace(target, building)
     except OSError as error:
@@ -103,6 +105,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     try:
+        check_listed(path)
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise BadModel(f"{path}: cannot be read ({error})") from error

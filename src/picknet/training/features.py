@@ -21,7 +21,7 @@ from torch import Tensor
 from picknet.config import Config
 from picknet.data import BadData
 from picknet.data.split import Clip, Missing, Split, file_facts
-from picknet.files import written_whole
+from picknet.files import remove_abandoned, written_whole
 from picknet.training.cnn import CNN
 from picknet.training.pixels import store_pixels
 from picknet.video.file import UnreadableVideo, pixels_and_glances
@@ -204,6 +204,8 @@ def extract_features(
         counts[i] = len(cached[0])
         glances[i, : counts[i]], features[i, : counts[i]] = cached
         on_clip()
+    for place in {path.parent for _, _, path in todo}:
+        remove_abandoned(place)
     device = next(cnn.parameters()).device
     for (i, clip, path), decoded in _decoded(todo, config):
         try:

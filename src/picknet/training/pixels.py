@@ -20,7 +20,7 @@ from picknet.config import GlanceKind
 from picknet.data import BadData
 from picknet.data.split import Clip, Missing, Split, file_facts
 from picknet.errors import PicknetError
-from picknet.files import written_whole
+from picknet.files import remove_abandoned, written_whole
 from picknet.video.file import UnreadableVideo, pixels_and_glances
 from picknet.video.frame import glance_shape
 from picknet.video.pictures import UnreadablePicture, is_picture
@@ -85,6 +85,7 @@ def store_pixels(
         for _ in split.clips:
             on_clip()
     else:
+        remove_abandoned(path.parent)
         with written_whole(path) as temporary:
             index = _decode(split, num_frames, size, glance, temporary, on_clip, jobs or os.cpu_count() or 1)
             _append(index, temporary)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from picknet.config import STAGES, Config, Stage, SupervisionConfig, load_config, to_toml
 from picknet.errors import PicknetError
-from picknet.files import UnwritableFile, write_text, written_whole
+from picknet.files import UnwritableFile, remove_abandoned, write_text, written_whole
 from picknet.training.learner import BatchParts, Learner, StageConfig, Step, Weights, rate_factor
 from picknet.training.network import Network
 from picknet.training.progress import TrainingProgress
@@ -244,6 +244,8 @@ def claim(
     origin: what the run depends on besides its config: data sets, model to start from, fold, judges.
     """
     written = folder / "config.toml"
+    for place in (folder, folder / "checkpoints"):
+        remove_abandoned(place)
     if not written.exists():
         if resume:
             raise BadRun(f"{folder}: no run to resume here; to start one, leave out --resume")

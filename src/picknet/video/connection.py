@@ -14,7 +14,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from picknet.config import GlanceKind
-from picknet.video.access import file_options, network_options, reader_options
+from picknet.video.access import file_options, network_options, opened, reader_options
 from picknet.video.frame import USUAL_FPS, pixel_aspect
 from picknet.video.motion import export_vectors
 from picknet.video.passes import video_stream
@@ -187,12 +187,12 @@ class Connection:
             if location.kind == "pipe":
                 self._pipe = Pipe(location, note=note, on_data=on_data)
                 began = time.monotonic()
-                self._container = av.open(self._pipe.file, options=reader_options(), timeout=timeout)
+                self._container = opened(self._pipe.file, reader_options(), timeout=timeout)
                 return
             options = dict(location.options)
             if location.kind == "network":
                 options |= file_options() if location.scheme == "file" else network_options(location.scheme)
-            self._container = av.open(location.url, format=location.format, options=options, timeout=timeout)
+            self._container = opened(location.url, options, format=location.format, timeout=timeout)
             return
         except (av.FFmpegError, OSError, ValueError) as error:
             reason = _reason(error, location, timeout)

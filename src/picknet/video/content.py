@@ -5,6 +5,7 @@ import functools
 import io
 import os
 import stat
+import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import IO, Any, BinaryIO
 import av
 from av.container import InputContainer
 
-from picknet.video.access import file_options, reader_options
+from picknet.video.access import check_pixels, file_options, opened, reader_options
 from picknet.video.source import UnreadableVideo, is_address, is_binary_file, locate
 
 _PLAYLIST_STARTS = (b"#EXTM3U", b"ffconcat")
@@ -34,10 +35,9 @@ class Content:
         """Open the container for one pass."""
         try:
             if self._path is None:
-                container: InputContainer = av.open(self._reader(), options=reader_options())
-                return container
+                return opened(self._reader(), reader_options())
             # With its protocol in front, a name such as "a:b.mp4" is not taken for an address.
-            return av.open(f"file:{self._path.absolute()}", options=file_options())
+            return opened(f"file:{self._path.absolute()}", file_options())
         except (av.FFmpegError, OSError) as error:
             reason = self._reason(error)
         raise UnreadableVideo(f"{self.name}: {reason}")
@@ -47,6 +47,17 @@ class Content:
         with self._reader() as reader:
             reader.seek(max(reader.seek(0, os.SEEK_END) - size, 0))
             return bytes(reader.read(size))
+
+    def check_pixels(self) -> None:
+        """Refuse a GIF or PNG of too large pictures: FFmpeg does not know their size before it has decoded one."""
+        with self._reader() as reader:
+            start = bytes(reader.read(24))
+        if start[:4] == b"GIF8" and len(start) >= 10:
+            width, height = struct.unpack("<HH", start[6:10])
+            check_pixels(width, height, self.name)
+        elif start[:4] == b"\x89PNG" and len(start) == 24:
+            width, height = struct.unpack(">II", start[16:])
+            check_pixels(width, height, self.name)
 
     def close(self) -> None:
         """Passes that are still open are closed by their owner."""
@@ -62,6 +73,8 @@ class Content:
             return "an unfinished or damaged MP4 (its index, 'moov', is missing or cut)"
         if isinstance(error, av.InvalidDataError):
             return "not a known video format"
+        if isinstance(error, av.ArgumentError):  # a format that FFmpeg knows, and may not open
+            return "not a video container that is read: MP4, MOV, MKV, WebM, AVI, GIF, MPEG, FLV, WMV and the like"
         if isinstance(error, av.EOFError):
             return "the file ends before its first frame"
         return f"cannot be read ({getattr(error, 'strerror', None) or error})"

@@ -14,6 +14,7 @@ from av.stream import Disposition, Stream
 from av.video.frame import PictureType
 from av.video.stream import VideoStream
 
+from picknet.video.access import check_size, max_pixels
 from picknet.video.content import Content
 from picknet.video.frame import USUAL_FPS
 from picknet.video.index import Index
@@ -66,6 +67,8 @@ class Pass:
         self.container: InputContainer = content.open()
         try:
             self.stream = video_stream(self.container, content.name)
+            if not self.stream.codec_context.width:
+                content.check_pixels()
             if motion:
                 export_vectors(self.stream, content.name)
             # Decoding several frames at once, FFmpeg gives some vectors before they are decoded: each time others.
@@ -187,6 +190,8 @@ class Pass:
                 self._damage.undecodable = f"some of its data cannot be decoded{self._since_start(lost_at)}"
         if num_pictures == 0:
             what = f"none of its {num_packets} frames can be decoded" if num_packets else "its video stream is empty"
+            if num_packets and not self.stream.codec_context.width:
+                what += f": damaged, or of more than {max_pixels():,} pixels, the limit that --max-pixels sets"
             raise UnreadableVideo(f"{self._content.name}: {what}")
         gap = (last_packet - last_picture) * self.unit
         if lost_at is None and (gap > _TOLERATED_GAP or 2 * num_pictures < num_packets - 1):
@@ -343,4 +348,5 @@ def video_stream(container: InputContainer, name: str) -> VideoStream:
     stream = best if isinstance(best, VideoStream) and best in videos else videos[0]
     if stream.codec_context is None:
         raise UnreadableVideo(f"{name}: no decoder for its video codec")
+    check_size(stream, name)
     return stream

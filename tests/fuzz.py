@@ -1,0 +1,377 @@
+"""A fuzzer: videos, playlists and model folders with random damage must end in a caption or in a `PicknetError`.
+
+    python tests/fuzz.py --cases 10000 --seconds 3600
+
+Case n of a seed is always the same, so that `--only n` repeats it. Cases run one after the other in a child process
+with a limit on memory; one that takes too long, or ends the process, is a failure like any other error. The files of a
+failed case are kept in the folder `--keep`.
+"""
+
+import argparse
+import collections
+import contextlib
+import copy
+import io
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import clips
+import numpy as np
+
+Random = random.Random
+
+MAX_SECONDS = 20.0
+"""Of processor time that a case may take. A healthy one takes some hundredths, with a model to compile up to four."""
+MAX_WAIT = 120.0
+"""Seconds after which a case hangs, even on a busy machine."""
+MAX_BYTES = 3 << 30
+"""Of private memory that the child may have; OpenVINO and FFmpeg reserve about one gigabyte of it."""
+MAX_RESIDENT_KB = 1_500_000
+"""Of memory that the child may really use."""
+KINDS = {"video": 16, "playlist": 3, "model": 1}
+"""Kinds of cases, and how often each comes."""
+
+
+RICH_CARD = Path(__file__).parents[1] / "src/picknet/models/msvd/card.json"
+"""A card with everything that a card can have."""
+
+
+# --- Damage ----------------------------------------------------------------------------------------------------------
+
+NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
+
+
+def damaged(content: bytes, others: list[bytes], rng: Random) -> bytes:
+    """The content after one to eight random changes."""
+    data = bytearray(content)
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
+        # The beginning holds headers, where damage does most.
+        place = int(len(data) * rng.random() ** rng.choice((1, 3)))
+        length = min(int(2 ** rng.uniform(0, 12)), max(len(data) // 4, 1))
+        change = rng.randrange(8)
+        if change == 0 and data:
+            data[min(place, len(data) - 1)] ^= 1 << rng.randrange(8)
+        elif change == 1:
+            data[place : place + length] = rng.randbytes(length)
+        elif change == 2:
+            size = rng.choice((1, 2, 4, 8))
+            number = rng.choice(NUMBERS) & (256**size - 1)
+            data[place : place + size] = number.to_bytes(size, rng.choice(("big", "little")))
+        elif change == 3:
+            del data[place:]
+        elif change == 4:
+            del data[place : place + length]
+        elif change == 5:
+            data[place:place] = data[place : place + length] * rng.choice((1, 1, 50))
+        elif change == 6 and others:
+            other = rng.choice(others)
+            start = rng.randrange(len(other))
+            data[place : place + length] = other[start : start + length]
+        else:
+            data[place : place + length] = bytes([rng.choice((0, 255))]) * length
+    return bytes(data)
+
+
+def playlist(folder: Path, name: str, rng: Random) -> bytes:
+    """A list of files that names itself, its neighbours, files of the system or hosts, for ever or not."""
+    entries = [name, "healthy.mp4", str(folder / "healthy.mp4"), f"file://{folder}/healthy.mp4", "/etc/passwd"]
+    entries += ["http://127.0.0.1:9/a.ts", "concat:healthy.mp4|healthy.mp4", "subfile,,start,0,end,0,,:healthy.mp4"]
+    chosen = [rng.choice(entries) for _ in range(int(2 ** rng.uniform(0, 11)))]
+    kind = rng.randrange(6)
+    if kind == 0:
+        lines = ["#EXTM3U", "#EXT-X-TARGETDURATION:1", *(line for one in chosen for line in ("#EXTINF:1,", one))]
+        text = "\n".join(lines + ["#EXT-X-ENDLIST"] * rng.randrange(2))
+    elif kind == 1:
+        text = "#EXTM3U\n" + "".join(f"#EXT-X-STREAM-INF:BANDWIDTH=1\n{one}\n" for one in chosen)
+    elif kind == 2:
+        text = "ffconcat version 1.0\n" + "".join(f"file '{one}'\n" for one in chosen)
+    elif kind == 3:
+        urls = "".join(f"<BaseURL>{one}</BaseURL>" for one in chosen)
+        text = f'<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011">{urls}</MPD>'
+    elif kind == 4:
+        text = "v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=x\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=video 5004 RTP/AVP 96\r\n"
+    else:
+        text = f'<svg xmlns="http://www.w3.org/2000/svg"><image href="{chosen[0]}"/></svg>'
+    return text.encode()
+
+
+def damaged_json(content: bytes, rng: Random) -> bytes:
+    """JSON in which a value has become another one."""
+    odd = (None, True, -1, 1e308, float("nan"), "", "\x1b[31m", [], {}, [[]], {"": {}}, "x" * 10_000)
+    card = json.loads(content)
+    for _ in range(rng.randint(1, 3)):
+        place = card
+        while isinstance(place, dict) and place:
+            key = rng.choice(list(place))
+            if not isinstance(place[key], dict) or rng.random() < 0.3:
+                place[key] = copy.deepcopy(rng.choice(odd))
+                break
+            place = place[key]
+    return json.dumps(card).encode()
+
+
+def damaged_toml(content: bytes, rng: Random) -> bytes:
+    """Settings of which some have another value."""
+    lines = content.decode().splitlines()
+    values = ("0", "-1", "1", "1e308", "nan", '""', "true", "[]", "[[[]]]", "2147483648", "0xffffffffffffffff", "{}")
+    for _ in range(rng.randint(1, 3)):
+        place = rng.randrange(len(lines))
+        name, equals, _ = lines[place].partition("=")
+        lines[place] = f"{name}= {rng.choice(values)}" if equals else rng.choice(["", "[", *lines])
+    return ("\n".join(lines) + "\n").encode()
+
+
+# --- Cases -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What is damaged: healthy videos, and a healthy model folder."""
+
+    videos: dict[str, bytes]
+    model: Path
+
+    @classmethod
+    def made(cls, folder: Path, model: Path) -> "Corpus":
+        folder.mkdir(parents=True, exist_ok=True)
+        for suffix in ("mp4", "mkv", "avi", "flv", "ts", "h264", "mov"):
+            clips.write_clip(folder / f"x264.{suffix}", num_frames=12)
+        clips.write_clip(folder / "sound.mp4", num_frames=12, with_audio=True)
+        clips.write_clip(folder / "first.mp4", num_frames=12, index_first=True)
+        clips.write_clip(folder / "mpeg4.avi", num_frames=12, codec="mpeg4")
+        clips.write_clip(folder / "mpeg2.mpg", num_frames=12, codec="mpeg2video")
+        clips.write_clip(folder / "vp8.webm", num_frames=6, codec="libvpx")
+        clips.write_clip(folder / "wmv2.wmv", num_frames=12, codec="wmv2")
+        clips.write_clip(folder / "theora.mjpeg", num_frames=6, codec="mjpeg", pixel_format="yuvj420p")
+        clips.write_packed_avi(folder / "packed.avi", num_frames=12)
+        clips.write_gif(folder / "clip.gif", num_frames=6)
+        return cls({path.name: path.read_bytes() for path in sorted(folder.iterdir())}, model)
+
+
+def write_case(corpus: Corpus, seed: int, number: int, folder: Path) -> tuple[str, Path, Random]:
+    """Write the files of a case into an empty folder -> its kind, what is to be read, and its generator."""
+    rng = Random(f"{seed}/{number}")
+    kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
+    if kind == "model":
+        path = folder / "model"
+        path.mkdir()
+        part = rng.choice(sorted(one.name for one in corpus.model.iterdir() if one.name != "README.md"))
+        for one in corpus.model.iterdir():
+            if one.name != "manifest.json" or part == "manifest.json" or rng.random() < 0.1:
+                os.link(one, path / one.name)
+        content = (path / part).read_bytes()
+        if part == "card.json" and rng.random() < 0.7:
+            content = RICH_CARD.read_bytes()
+        (path / part).unlink(missing_ok=True)
+        if part.endswith(".json") and rng.random() < 0.7:
+            content = damaged_json(content, rng)
+        elif part == "config.toml" and rng.random() < 0.7:
+            content = damaged_toml(content, rng)
+        else:
+            content = damaged(content, [], rng)
+        (path / part).write_bytes(content)
+        return kind, path, rng
+    if kind == "playlist":
+        (folder / "healthy.mp4").write_bytes(corpus.videos["x264.mp4"])
+        path = folder / rng.choice(("list.m3u8", "list.mp4", "list.ts", "list.txt", "list.mpd", "list.sdp", "l%d.png"))
+        content = playlist(folder, path.name, rng)
+        path.write_bytes(content if rng.random() < 0.8 else damaged(content, [], rng))
+        return kind, path, rng
+    name = rng.choice(list(corpus.videos))
+    suffix = Path(name).suffix if rng.random() < 0.8 else Path(rng.choice(list(corpus.videos))).suffix
+    path = folder / (rng.choice(("case", "case%03d", "a:b", "caf\udce9")) + suffix)  # the last is not UTF-8
+    path.write_bytes(damaged(corpus.videos[name], list(corpus.videos.values()), rng))
+    return kind, path, rng
+
+
+def run_case(captioner: Any, kind: str, path: Path, rng: Random) -> str:
+    """Do with the case what users do -> what came of it. Errors are those of picknet."""
+    from picknet.captioner import load
+    from picknet.cli import main
+    from picknet.video.file import stored_seconds
+
+    if kind == "model":
+        printed = io.StringIO()
+        both = contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed)
+        with both[0], both[1], contextlib.suppress(SystemExit):
+            main(["info", str(path), "--format", rng.choice(("text", "json", "csv", "markdown"))])
+        assert "\x1b" not in printed.getvalue(), "an escape code reached the terminal"
+        pixels = np.random.default_rng(0).integers(0, 256, (6, 64, 64, 3), dtype=np.uint8)
+        return load(path).caption(pixels).text
+    stored_seconds(path)
+    uses: list[Callable[[], object]] = [
+        lambda: captioner.caption(path),
+        lambda: captioner.caption(path.read_bytes()),
+        lambda: captioner.caption(path, picker=captioner.counted_picker(3)),
+        lambda: list(captioner.timeline(path)),
+        lambda: captioner.pick(path, budget=3),
+        lambda: list(captioner.stream(path)),
+    ]
+    result = str(rng.choice(uses)())
+    if kind == "playlist":
+        raise AssertionError(f"a playlist has frames, which are not its own: {result}")
+    return result
+
+
+# --- The child -------------------------------------------------------------------------------------------------------
+
+
+def serve(connection: Any, model: Path) -> None:
+    """Run cases as they come: (kind, path, state of the generator) -> (what came of it, is it a failure, kilobytes)"""
+    os.environ["PICKNET_CACHE"] = str(model.parent / "fuzz-cache")
+    resource.setrlimit(resource.RLIMIT_DATA, (MAX_BYTES, MAX_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    silence = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):  # FFmpeg and OpenVINO say much about damage
+        os.dup2(silence, descriptor)
+    from picknet.captioner import load
+    from picknet.errors import PicknetError
+
+    captioner = load(model)
+    captioner.caption(np.zeros((2, 64, 64, 3), np.uint8))
+    connection.send(None)
+    while True:
+        kind, path, state = connection.recv()
+        rng = Random()
+        rng.setstate(state)
+        try:
+            answer, is_failure = run_case(captioner, kind, path, rng), False
+            answer = "a caption"
+        except PicknetError as error:
+            is_failure = "\n" in str(error)
+            answer = f"an error of two lines: {error}" if is_failure else type(error).__name__
+        except Exception:  # noqa: BLE001 - this is what the fuzzer looks for
+            answer, is_failure = traceback.format_exc(), True
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        if used > MAX_RESIDENT_KB and not is_failure:
+            answer, is_failure = f"{used:,} kB of memory", True
+        connection.send((answer, is_failure, used))
+
+
+def _processor_seconds(process: int) -> float:
+    """What a process has used so far, as Linux tells it."""
+    after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Child:
+    """A process that runs cases; a new one is started where it ended."""
+
+    def __init__(self, model: Path) -> None:
+        self._model = model
+        self._process: Any = None
+        self._connection: Any = None
+
+    def run(self, kind: str, path: Path, rng: Random) -> tuple[str, bool, int]:
+        if self._process is None:
+            context = multiprocessing.get_context("spawn")
+            self._connection, theirs = context.Pipe()
+            self._process = context.Process(target=serve, args=(theirs, self._model), daemon=True)
+            self._process.start()
+            theirs.close()
+            self._connection.recv()
+        try:
+            self._connection.send((kind, path, rng.getstate()))
+            start, began = time.monotonic(), _processor_seconds(self._process.pid)
+            while not self._connection.poll(0.5):
+                if time.monotonic() - start > MAX_WAIT or _processor_seconds(self._process.pid) - began > MAX_SECONDS:
+                    self.close()
+                    return f"no end after {time.monotonic() - start:.0f} s", True, 0
+            answer: tuple[str, bool, int] = self._connection.recv()
+            if answer[2] > MAX_RESIDENT_KB:
+                self.close()  # what it has used is not given back
+            return answer
+        except (EOFError, OSError):
+            code = self.close()
+            return f"the process ended with {code}", True, 0
+
+    def close(self) -> int | None:
+        if self._process is None:
+            return None
+        with contextlib.suppress(OSError):
+            self._connection.close()
+        self._process.join(1)
+        self._process.kill()
+        self._process.join()
+        code: int | None = self._process.exitcode
+        self._process = None
+        return code
+
+
+@dataclass
+class Report:
+    outcomes: "collections.Counter[str]" = field(default_factory=collections.Counter)
+    failures: dict[int, str] = field(default_factory=dict)
+    slowest: tuple[float, int] = (0.0, -1)
+    """Seconds, and the number of the case."""
+    kilobytes: int = 0
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {what}" for what, count in self.outcomes.most_common())
+        slowest = f"the slowest took {self.slowest[0]:.1f} s (case {self.slowest[1]})"
+        return f"{self.outcomes.total()} cases: {counts}; {slowest}; at most {self.kilobytes // 1024} MB"
+
+
+def fuzz(corpus: Corpus, *, seed: int, cases: Iterable[int], seconds: float, keep: Path | None = None) -> Report:
+    """Run cases until the time is over. keep: where the files of failed ones go, which are printed as well."""
+    report, end = Report(), time.monotonic() + seconds
+    child = Child(corpus.model)
+    try:
+        # Beside the model, since its parts are linked.
+        with tempfile.TemporaryDirectory(dir=corpus.model.parent) as place:
+            for number in cases:
+                folder = Path(place) / str(number)
+                folder.mkdir()
+                kind, path, rng = write_case(corpus, seed, number, folder)
+                start = time.monotonic()
+                answer, is_failure, used = child.run(kind, path, rng)
+                report.slowest = max(report.slowest, (time.monotonic() - start, number))
+                report.kilobytes = max(report.kilobytes, used)
+                report.outcomes[f"{kind}: {'FAILED' if is_failure else answer}"] += 1
+                if is_failure:
+                    report.failures[number] = f"{kind} {path.name}: {answer}"
+                    if keep:
+                        print(f"case {number} of seed {seed}: {report.failures[number]}\n", flush=True)
+                        shutil.copytree(folder, keep / str(number), dirs_exist_ok=True)
+                shutil.rmtree(folder)
+                if time.monotonic() > end:
+                    break
+    finally:
+        child.close()
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Damage videos, playlists and model folders, and see what happens.")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--only", type=int, help="run this case alone")
+    parser.add_argument("--keep", type=Path, default=Path("build/fuzz"), help="folder for the files of failed cases")
+    options = parser.parse_args()
+    from conftest import ATTENDING, exported  # imports PyTorch, which the child does not need
+
+    first, cases = (options.first, options.cases) if options.only is None else (options.only, 1)
+    with tempfile.TemporaryDirectory() as place:
+        corpus = Corpus.made(Path(place) / "videos", exported(Path(place) / "models" / "tiny", ATTENDING))
+        numbers = range(first, first + cases)
+        report = fuzz(corpus, seed=options.seed, cases=numbers, seconds=options.seconds, keep=options.keep)
+    print(report)
+    sys.exit(bool(report.failures))
+
+
+if __name__ == "__main__":
+    main()

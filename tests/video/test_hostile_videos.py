@@ -1,0 +1,166 @@
+"""Videos made to hurt: each is read in little time and memory, or refused in one line."""
+
+import struct
+import time
+from pathlib import Path
+
+import av
+import clips
+import pytest
+from clips import picture
+from PIL import Image
+
+from picknet.captioner import pick
+from picknet.errors import BadSetting
+from picknet.picking.plain import UniformPicker
+from picknet.video.access import MAX_PIXELS
+from picknet.video.file import UnreadableVideo, Video, stored_seconds
+
+
+@pytest.mark.parametrize("suffix", ["avi", "mkv", "mp4", "flv"])
+def test_a_title_that_is_not_utf8_does_not_matter(tmp_path: Path, suffix: str) -> None:
+    path = clips.write_clip(tmp_path / f"clip.{suffix}", num_frames=5)
+    with av.open(str(path)) as given, av.open(str(tmp_path / f"titled.{suffix}"), "w") as output:
+        output.metadata["title"] = "a cafeteria"
+        stream = output.add_stream_from_template(given.streams.video[0])
+        for packet in given.demux():
+            if packet.size:
+                packet.stream = stream
+                output.mux(packet)
+    titled = tmp_path / f"titled.{suffix}"
+    content = titled.read_bytes()
+    assert b"a cafeteria" in content
+    titled.write_bytes(content.replace(b"a cafeteria", b"a caf\xe9\xff\xc3(ia"))
+    for source in (titled, titled.read_bytes()):
+        with Video(source) as video:
+            assert [clips.number_of(frame.pixels()) for frame in video.sample_evenly()] == [0, 1, 2, 3, 4]
+    assert stored_seconds(titled)
+
+
+def test_a_video_whose_index_has_no_keyframe_at_its_start_is_read_in_full(tmp_path: Path) -> None:
+    """FFmpeg refuses to go back to where it began."""
+    path = clips.write_clip(tmp_path / "clip.mp4", num_frames=60, options={"bf": "0"})
+    content = bytearray(path.read_bytes())
+    first = content.index(b"stss") + 12
+    assert content[first : first + 4] == struct.pack(">I", 1)
+    content[first : first + 4] = struct.pack(">I", 15)
+    path.write_bytes(content)
+    with Video(path) as video:
+        assert [clips.number_of(frame.pixels()) for frame in video.sample_evenly(count=6)] == [5, 15, 25, 35, 45, 55]
+
+
+# --- Pixels ----------------------------------------------------------------------------------------------------------
+
+
+def huge_gif(path: Path, side: int) -> Path:
+    """A GIF of small pictures on a large canvas: some 700 bytes."""
+    clips.write_gif(path, num_frames=2)
+    content = bytearray(path.read_bytes())
+    content[6:10] = struct.pack("<HH", side, side)
+    path.write_bytes(content)
+    return path
+
+
+def huge_png(path: Path, side: int) -> Path:
+    Image.fromarray(picture(1)).save(path)
+    content = bytearray(path.read_bytes())
+    content[16:24] = struct.pack(">II", side, side)
+    path.write_bytes(content)
+    return path
+
+
+def huge_avi(path: Path, side: int) -> Path:
+    """An AVI whose header says that its pictures are large."""
+    content = bytearray(clips.write_clip(path, codec="rawvideo", pixel_format="bgr24", num_frames=2).read_bytes())
+    format = content.index(b"strf") + 8
+    content[format + 4 : format + 12] = struct.pack("<ii", side, side)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(("suffix", "write"), [("gif", huge_gif), ("png", huge_png)])
+def test_too_large_pictures_are_refused_before_one_is_decoded(tmp_path: Path, suffix: str, write) -> None:
+    path = write(tmp_path / f"huge.{suffix}", 16_000)
+    for source, name in ((path, str(path)), (path.read_bytes(), "bytes")):
+        with pytest.raises(UnreadableVideo) as caught:
+            Video(source)
+        assert str(caught.value) == (
+            f"{name}: its pictures have 16,000 × 16,000 = 256,000,000 pixels: at most {MAX_PIXELS:,} are decoded; "
+            "--max-pixels or PICKNET_MAX_PIXELS sets another limit"
+        )
+
+
+def test_where_the_size_is_not_known_the_error_tells_the_limit(tmp_path: Path) -> None:
+    path = huge_avi(tmp_path / "huge.avi", 16_000)
+    with pytest.raises(UnreadableVideo) as caught:
+        Video(path)
+    assert str(caught.value) == (
+        f"{path}: none of its 2 frames can be decoded: damaged, or of more than {MAX_PIXELS:,} pixels, the limit that "
+        "--max-pixels sets"
+    )
+
+
+def test_the_limit_on_pixels_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = clips.write_clip(tmp_path / "clip.mp4", num_frames=3)
+    monkeypatch.setenv("PICKNET_MAX_PIXELS", str(clips.WIDTH * clips.HEIGHT))
+    with Video(path) as video:
+        assert len(list(video.sample_evenly())) == 3
+    monkeypatch.setenv("PICKNET_MAX_PIXELS", str(clips.WIDTH * clips.HEIGHT - 1))
+    with pytest.raises(UnreadableVideo, match=r"have 96 × 64 = 6,144 pixels: at most 6,143 are decoded; --max-pixels"):
+        Video(path)
+    for wrong in ("many", "-1", "0", "1e9", "99999999999"):
+        monkeypatch.setenv("PICKNET_MAX_PIXELS", wrong)
+        with pytest.raises(BadSetting, match=rf"PICKNET_MAX_PIXELS is '{wrong}': a number of pixels from 1 to "):
+            Video(path)
+
+
+def test_pictures_that_grow_in_the_middle_of_a_video_are_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = clips.write_clip(tmp_path / "small.h264", num_frames=10).read_bytes()
+    large = clips.write_clip(tmp_path / "large.h264", num_frames=10, width=384, height=256).read_bytes()
+    monkeypatch.setenv("PICKNET_MAX_PIXELS", "20000")
+    with Video(small + large) as video:
+        assert {frame.pixels().shape for frame in video.sample_evenly()} == {(64, 96, 3)}
+        assert video.damage
+
+
+def test_only_so_many_frames_are_held_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = clips.write_clip(tmp_path / "clip.mp4", num_frames=50)
+    monkeypatch.setenv("PICKNET_MAX_PIXELS", str(clips.WIDTH * clips.HEIGHT))
+    assert len(pick(path, picker=UniformPicker(3), num_frames=32)) == 3
+    with pytest.raises(BadSetting, match=r": 33 frames of 96 × 64 pixels are too many to hold in memory: at most 32 "):
+        pick(path, picker=UniformPicker(3), num_frames=33)
+
+
+# --- Time ------------------------------------------------------------------------------------------------------------
+
+
+def test_frames_that_are_decades_apart_take_no_time(tmp_path: Path) -> None:
+    decades = 10**12  # milliseconds
+    path = clips.write_clip(tmp_path / "clip.mkv", num_frames=4, milliseconds=[0, 1000, decades, decades + 1000])
+    start = time.monotonic()
+    with Video(path) as video:
+        found = [(clips.number_of(frame.pixels()), frame.seconds) for frame in video.sample_by_time(fps=2)]
+        assert found == [(0, 0), (1, 1), (2, 10**9), (3, 10**9 + 1)]
+        assert len(video.packets_by_time(fps=2)) == 4
+    assert time.monotonic() - start < 2
+
+
+# --- Formats ---------------------------------------------------------------------------------------------------------
+
+OTHER_FORMATS = {
+    "subtitles.mp4": b"1\n00:00:00,000 --> 00:00:01,000\nhello\n\n" * 20,  # a format of FFmpeg, and no video
+    "picture.mp4": b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"><image href="/etc/hosts"/></svg>',
+    "session.mp4": b"v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=x\r\nt=0 0\r\nm=video 5004 RTP/AVP 96\r\n",
+    "text.mp4": b"\x1b[31mred " * 100,  # a text video
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FORMATS)
+def test_formats_that_are_no_plain_containers_are_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(OTHER_FORMATS[name])
+    for source in (path, path.read_bytes()):
+        with pytest.raises(UnreadableVideo, match=r": not a (known video format|video container that is read: MP4, )"):
+            Video(source)
