@@ -1,0 +1,134 @@
+"""The Ray engine: Ray Data maps blocks of clips over a pool of actors; the driver writes the table.
+
+Ray starts lost actors again and repeats their blocks. That cannot double a row: the driver gets each block once, and
+only what it has written counts as done.
+"""
+
+import contextlib
+import itertools
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from picknet.batch.engines import DoClip
+from picknet.batch.sources import Clip
+from picknet.batch.table import Row
+from picknet.batch.work import DescribeClips
+from picknet.errors import PicknetError
+
+MIN_RAY = (2, 50)
+MAX_BLOCK_CLIPS = 32
+"""Clips in a block, which is what an actor gets at a time, and repeats if it is lost."""
+BLOCKS_PER_ACTOR = 8
+"""At least so many, while there are clips enough, so that actors finish at about the same time."""
+
+
+class RayFailure(PicknetError):
+    """Ray is missing, cannot be reached, or gave up."""
+
+
+class PinnedDescribeClips(DescribeClips):
+    """A `DescribeClips` that keeps to a core of its own, as worker processes of the local engine do.
+
+    Ray counts cores and does not assign them: without this, FFmpeg and OpenVINO would start threads for all cores in
+    every actor.
+    """
+
+    def __init__(self, work: DoClip, *, timeout: float | None) -> None:
+        super().__init__(work, timeout=timeout)
+        self._core = _take_core()
+
+
+def on_ray(
+    work: DoClip,
+    clips: Iterator[Clip],
+    num_clips: int,
+    *,
+    jobs: int | None,
+    timeout: float | None,
+    address: str | None = None,
+    cores_per_actor: float = 1.0,
+) -> Iterator[list[Row]]:
+    """The rows of a block of clips at a time.
+
+    jobs: the largest number of actors, by default one for each core of the cluster. address: of a running cluster;
+    None starts Ray on this machine, unless this process is connected already.
+    """
+    ray = _connected(address)
+    if jobs is None:
+        jobs = max(int(ray.cluster_resources().get("CPU", 1) / cores_per_actor), 1)
+    size = min(max(num_clips // (jobs * BLOCKS_PER_ACTOR), 1), MAX_BLOCK_CLIPS)
+    # In Ray's object store, not in this process: only references to the blocks stay here.
+    blocks = []
+    while some := list(itertools.islice(clips, size)):
+        columns = zip(*((clip.name, clip.tar, clip.offset, clip.size, clip.problem) for clip in some), strict=True)
+        names = ("video", "tar", "offset", "size", "problem")
+        blocks.append(ray.put(pa.table(dict(zip(names, map(list, columns), strict=True)))))
+    described = ray.data.from_arrow_refs(blocks).map_batches(
+        PinnedDescribeClips,
+        fn_constructor_args=(work,),
+        fn_constructor_kwargs={"timeout": timeout},
+        batch_size=None,
+        batch_format="pyarrow",
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=jobs),
+        num_cpus=cores_per_actor,
+    )
+    try:
+        for table in described.iter_batches(batch_size=None, batch_format="pyarrow"):
+            yield table.to_pylist()
+    except ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", None) or error.__cause__
+        if isinstance(cause, PicknetError):
+            raise RayFailure(str(cause)) from error
+        raise RayFailure(f"Ray gave up: {_line(error)}; give the same command to go on") from error
+
+
+def _connected(address: str | None) -> Any:
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")  # the command has its own
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise RayFailure(f'the engine ray needs Ray ({error}): pip install "picknet[ray]"') from error
+    version = tuple(int(part) for part in ray.__version__.split(".")[:2])
+    if version < MIN_RAY:
+        raise RayFailure(f"Ray {ray.__version__} is installed: {'.'.join(map(str, MIN_RAY))} or later is needed")
+    if not ray.is_initialized():
+        try:
+            ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            # Among them: no cluster at the address, and a cluster of another version of Ray or Python.
+            raise RayFailure(f"Ray at {address or 'this machine'}: {_line(error)}") from error
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    return ray
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _take_core() -> Any:
+    """Pin this process to a core that no other actor on this node has taken; None where there is none left.
+
+    A core is taken by locking a file that is named after it, so that it is free again when the actor ends.
+    """
+    with contextlib.suppress(ImportError, AttributeError):
+        import fcntl
+        import tempfile
+
+        for core in sorted(os.sched_getaffinity(0)):
+            file = open(os.path.join(tempfile.gettempdir(), f"picknet-core-{core}.lock"), "w")  # noqa: SIM115 - held
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.close()
+                continue
+            os.sched_setaffinity(0, {core})
+            return file
+    return None
