@@ -1,4 +1,4 @@
-"""Many tasks at once, in processes or in threads: few tasks are read ahead; results come in order, or as they are done."""
+"""Many tasks at once, in processes or in threads, few of them read ahead: results in order, or as they are done."""
 
 import contextlib
 import itertools

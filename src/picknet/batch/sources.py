@@ -194,12 +194,8 @@ def _remote_names(address: str, column: str | None) -> Iterator[str]:
         system, path = fsspec.core.url_to_fs(address)
         if glob.has_magic(path):
             matches = sorted(system.glob(path))
-        elif system.isfile(path):
-            matches = [path]
-        elif system.isdir(path):
-            matches = None
-        else:
-            raise FileNotFoundError(address)
+        else:  # isfile() and isdir() would say no where there is no permission
+            matches = None if system.info(path)["type"] == "directory" else [path]
     if matches is not None:
         yield from (system.unstrip_protocol(match) for match in matches)
         return
@@ -279,10 +275,14 @@ def _members(tar: str) -> Iterator[Clip]:
     try:
         with _open(tar, block_size=1 << 16) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             while (member := archive.next()) is not None:
-                archive.members.clear()  # type: ignore[attr-defined] - they are not asked for again
+                archive.members.clear()  # type: ignore[attr-defined]  # they are not asked for again
                 name = PurePosixPath(member.name)
                 if member.isreg() and name.suffix.lower() in VIDEO_SUFFIXES and not name.name.startswith("."):
                     yield Clip(f"tar://{member.name}::{tar}", tar, member.offset_data, member.size)
+            # A damaged header is the end for `tarfile`, too, but only a block of zeros is the end of a whole file.
+            file.seek(archive.offset)  # type: ignore[attr-defined]
+            if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+                yield Clip(tar, problem="the tar file is damaged or cut short: its end is missing")
     except FileNotFoundError:
         yield Clip(tar, problem="no such file")
     except Exception as error:  # noqa: BLE001 - cloud libraries have errors of their own; this one becomes a row
@@ -339,7 +339,7 @@ def _why_empty(source: str) -> str:
 
 
 def _suffix(name: str) -> str:
-    return PurePosixPath(name.partition("?")[0] if "://" in name else name).suffix.lower()
+    return os.path.splitext(name.partition("?")[0] if "://" in name else name)[1].lower()
 
 
 def _shown(source: str) -> str:
