@@ -41,7 +41,12 @@ def write_list(names: Sequence[str], path: str = "list.txt") -> str:
 
 
 def described(
-    *sources: str, out: str = "out", work: Work = CAPTIONS, do_clip: Any = None, engine: Any = IN_PROCESS, **options: Any
+    *sources: str,
+    out: str = "out",
+    work: Work = CAPTIONS,
+    do_clip: Any = None,
+    engine: Any = IN_PROCESS,
+    **options: Any,
 ) -> Summary:
     return run(sources, Path(out), work, engine=engine, do_clip=do_clip or StubWork(kind=work.kind), **options)
 

@@ -1,0 +1,183 @@
+"""Many clips as a table: both engines on real clips, their overhead, the driver's memory, and kills.
+
+    python benchmarks/batching.py [--clips 1000] [--seconds 2] [--parts real overhead memory kills]
+
+Times of a clip are those of the middle 80 % of a run, so that neither start-up nor the last clips count. The three ways
+to describe real clips take turns, in slices: other load on the machine meets all of them.
+"""
+
+import os
+import random
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from footage import make
+from timing import ROOT, parser, save, summary
+
+sys.path.insert(0, str(ROOT / "tests"))
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])  # for Ray's actors
+
+PARTS = ("real", "overhead", "memory", "kills")
+TIMEOUT = 600.0
+
+
+def local(jobs: int) -> Any:
+    from picknet.batch.engines import locally
+
+    return partial(locally, jobs=jobs, timeout=TIMEOUT)
+
+
+def ray(jobs: int) -> Any:
+    from picknet.batch.on_ray import on_ray
+
+    return partial(on_ray, jobs=jobs, timeout=TIMEOUT)
+
+
+def ms_a_clip(names: list[str], engine: Any, place: Path, *, stub: bool, cores: int | None = None) -> float:
+    """Milliseconds between clips in the middle 80 % of a run."""
+    from stubs import StubWork
+
+    from picknet.batch import Summary, Work, run
+
+    times: list[tuple[int, float]] = []
+
+    def note(progress: Summary) -> None:
+        if progress.num_done:
+            times.append((progress.num_done, time.perf_counter()))
+
+    (place / "list.txt").write_text("".join(f"{name}\n" for name in names))
+    shutil.rmtree(place / "out", ignore_errors=True)
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, sorted(allowed)[:cores])
+        run([str(place / "list.txt")], place / "out", Work(), engine=engine, on_progress=note,
+            do_clip=StubWork() if stub else None)  # fmt: skip
+    finally:
+        os.sched_setaffinity(0, allowed)
+    first, last = (min(times, key=lambda at: abs(at[0] - part * len(names))) for part in (0.1, 0.9))
+    return 1000 * (last[1] - first[1]) / (last[0] - first[0])
+
+
+def real(clip: Path, count: int, rounds: int, place: Path) -> dict[str, Any]:
+    """The same clip under many names, in `rounds` slices for each way."""
+    (place / "clips").mkdir()
+    names = []
+    for number in range(count // rounds):
+        os.link(clip, place / "clips" / f"{number:05d}.mp4")
+        names.append(str(place / "clips" / f"{number:05d}.mp4"))
+    measured: dict[str, list[float]] = {"one process": [], "two processes": [], "ray": []}
+    for _ in range(rounds):
+        measured["one process"].append(ms_a_clip(names, local(1), place, stub=False, cores=1))
+        measured["two processes"].append(ms_a_clip(names, local(2), place, stub=False))
+        measured["ray"].append(ms_a_clip(names, ray(2), place, stub=False))
+    one, two, actors = measured.values()
+    return {
+        "clips": len(names) * rounds,
+        "one process, ms a clip": summary(one),
+        "two processes, ms a clip": summary(two),
+        "ray with two actors, ms a clip": summary(actors),
+        "two processes against half of one": summary([2 * b / a for a, b in zip(one, two, strict=True)]),
+        "ray against two processes": summary([b / a for a, b in zip(two, actors, strict=True)]),
+    }
+
+
+def overhead(place: Path, rounds: int) -> dict[str, Any]:
+    names = [f"/archive/clip-{number}.mp4" for number in range(5000)]
+    return {
+        "local, ms a clip": summary([ms_a_clip(names, local(2), place, stub=True) for _ in range(rounds)]),
+        "ray, ms a clip": summary([ms_a_clip(names, ray(2), place, stub=True) for _ in range(rounds)]),
+    }
+
+
+def memory(place: Path, count: int = 10**6) -> dict[str, Any]:
+    """Peak of a process that does a million clips, and goes on when all but a hundred of them are done."""
+    code = f"""if True:
+        import resource, sys, time
+        from functools import partial
+        from pathlib import Path
+        from stubs import StubWork
+        from picknet.batch import Work, run
+        from picknet.batch.engines import locally
+        start = time.time()
+        place = Path({str(place)!r})
+        with (place / "million.txt").open("w") as file:
+            for number in range({count}):
+                file.write(f"/archive/2026/camera-{{number % 1000:04d}}/clip-{{number:08d}}.mp4\\n")
+        with (place / "most.txt").open("w") as file:
+            for number in range({count} - 100):
+                file.write(f"/archive/2026/camera-{{number % 1000:04d}}/clip-{{number:08d}}.mp4\\n")
+        engine = partial(locally, jobs=1, timeout=None)
+        for name in ("most", "million"):
+            run([str(place / f"{{name}}.txt")], place / "out", Work(), engine=engine, do_clip=StubWork())
+            print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, time.time() - start)
+    """
+    shutil.rmtree(place / "out", ignore_errors=True)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    (first, _), (second, seconds) = (map(float, line.split()) for line in done.stdout.splitlines())
+    return {"paths": count, "peak of a first run, MB": first, "peak of a run that goes on, MB": second, "s": seconds}
+
+
+def kills(place: Path, number: int = 20) -> dict[str, Any]:
+    """The command's processes, two workers among them, are killed at random moments, then left to finish."""
+    import pyarrow.dataset
+
+    names = [f"{'error' if number % 97 == 0 else 'clip'}-{number}.mp4" for number in range(4000)]
+    (place / "list.txt").write_text("".join(f"{name}\n" for name in names))
+    shutil.rmtree(place / "out", ignore_errors=True)
+    arguments = f"[{str(place / 'list.txt')!r}], {str(place / 'out')!r}, 20, 0.005, 2"
+    code = f"import stubs\nif __name__ == '__main__': stubs.run_stub({arguments})"
+    (place / "main.py").write_text(code)
+    moments, num_kills = random.Random(0), 0
+    while True:
+        process = subprocess.Popen([sys.executable, str(place / "main.py")], start_new_session=True)
+        try:
+            process.wait(1.0 + 2 * moments.random() if num_kills < number else TIMEOUT)
+            break
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            num_kills += 1
+    counts = Counter(pyarrow.dataset.dataset(place / "out").to_table(["video"])["video"].to_pylist())
+    return {
+        "kills": num_kills,
+        "clips": len(names),
+        "lost": len(set(names) - counts.keys()),
+        "doubled": sum(count > 1 for count in counts.values()),
+    }
+
+
+def main() -> None:
+    options = parser(__doc__, repeats=3)
+    options.add_argument("--clips", type=int, default=1000)
+    options.add_argument("--seconds", type=float, default=2)
+    options.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    arguments = options.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    clip = make(arguments.work, width=320, height=240, seconds=arguments.seconds)
+    found: dict[str, Any] = {"seconds": arguments.seconds}
+    with tempfile.TemporaryDirectory(dir=arguments.work) as folder:
+        place = Path(folder)
+        if "memory" in arguments.parts:
+            found["memory"] = memory(place)
+        if "kills" in arguments.parts:
+            found["kills"] = kills(place)
+        if "overhead" in arguments.parts:
+            found["overhead"] = overhead(place, arguments.repeats)
+        if "real" in arguments.parts:
+            found["real"] = real(clip, arguments.clips, arguments.repeats, place)
+        found["driver with both engines, peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    save("batching", found, f"python {shlex.join(sys.argv)}")
+
+
+if __name__ == "__main__":
+    main()
