@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from clips import write_clip
+from command import on_linux
 from PIL import Image
 from stubs import StubWork
 
@@ -122,6 +124,22 @@ def test_settings_and_models_that_are_wrong_are_errors_of_the_run(model_folder: 
         Work(model=str(model_folder), model_fingerprint="0" * 64)(Clip(clip))
     work = Work(model=str(model_folder)).fixed()
     assert work.model_fingerprint == fingerprint(model_folder)
+
+
+@on_linux
+def test_each_actor_keeps_to_a_core_of_its_own() -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        first = DescribeClips(StubWork(), own_cores=1)
+        (core,) = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {core})
+        second = DescribeClips(StubWork(), own_cores=1)  # none is left
+        assert (len(first._cores), len(second._cores)) == (1, 0)
+        os.sched_setaffinity(0, allowed)
+        rest = DescribeClips(StubWork(), own_cores=max(len(allowed) - 1, 1))
+        assert core not in os.sched_getaffinity(0) or not rest._cores
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def test_describe_clips_takes_what_ray_data_gives() -> None:

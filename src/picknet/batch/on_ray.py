@@ -4,7 +4,6 @@ Ray starts lost actors again and repeats their blocks. That cannot double a row:
 only what it has written counts as done.
 """
 
-import contextlib
 import itertools
 import logging
 import os
@@ -28,18 +27,6 @@ BLOCKS_PER_ACTOR = 8
 
 class RayFailure(PicknetError):
     """Ray is missing, cannot be reached, or gave up."""
-
-
-class PinnedDescribeClips(DescribeClips):
-    """A `DescribeClips` that keeps to a core of its own, as worker processes of the local engine do.
-
-    Ray counts cores and does not assign them: without this, FFmpeg and OpenVINO would start threads for all cores in
-    every actor.
-    """
-
-    def __init__(self, work: DoClip, *, timeout: float | None) -> None:
-        super().__init__(work, timeout=timeout)
-        self._core = _take_core()
 
 
 def on_ray(
@@ -68,9 +55,9 @@ def on_ray(
         names = ("video", "tar", "offset", "size", "problem")
         blocks.append(ray.put(pa.table(dict(zip(names, map(list, columns), strict=True)))))
     described = ray.data.from_arrow_refs(blocks).map_batches(
-        PinnedDescribeClips,
+        DescribeClips,
         fn_constructor_args=(work,),
-        fn_constructor_kwargs={"timeout": timeout},
+        fn_constructor_kwargs={"timeout": timeout, "own_cores": max(round(cores_per_actor), 1)},
         batch_size=None,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=jobs),
@@ -111,24 +98,3 @@ def _connected(address: str | None) -> Any:
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
-
-
-def _take_core() -> Any:
-    """Pin this process to a core that no other actor on this node has taken; None where there is none left.
-
-    A core is taken by locking a file that is named after it, so that it is free again when the actor ends.
-    """
-    with contextlib.suppress(ImportError, AttributeError):
-        import fcntl
-        import tempfile
-
-        for core in sorted(os.sched_getaffinity(0)):
-            file = open(os.path.join(tempfile.gettempdir(), f"picknet-core-{core}.lock"), "w")  # noqa: SIM115 - held
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                file.close()
-                continue
-            os.sched_setaffinity(0, {core})
-            return file
-    return None

@@ -193,7 +193,7 @@ def _remote_names(address: str, column: str | None) -> Iterator[str]:
 
         system, path = fsspec.core.url_to_fs(address)
         if glob.has_magic(path):
-            matches = sorted(system.glob(path))
+            matches: list[str] | None = sorted(system.glob(path))
         else:  # isfile() and isdir() would say no where there is no permission
             matches = None if system.info(path)["type"] == "directory" else [path]
     if matches is not None:

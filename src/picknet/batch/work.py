@@ -3,6 +3,9 @@
 import dataclasses
 import functools
 import hashlib
+import os
+import random
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -130,11 +133,17 @@ class DescribeClips:
 
     The model is in a process of its own, which is ended when a clip takes longer than `timeout` seconds, and replaced
     when it dies. So no clip can take the actor with it.
+
+    own_cores: keep to so many cores that no other actor of this machine keeps to; 0 for all. Ray counts cores and does
+    not assign them: without this, FFmpeg and OpenVINO start threads for all cores in every actor.
     """
 
-    def __init__(self, work: Callable[[Clip], list[Row]] | None = None, *, timeout: float | None = None) -> None:
+    def __init__(
+        self, work: Callable[[Clip], list[Row]] | None = None, *, timeout: float | None = None, own_cores: int = 0
+    ) -> None:
         self._work = work or Work()
-        self._worker = Worker(self._work, timeout=timeout)
+        self._cores = _take_cores(own_cores)
+        self._worker = Worker(self._work, timeout=timeout)  # it inherits the cores
 
     def __call__(self, batch: "pa.Table | Mapping[str, Any]") -> "pa.Table":
         rows: list[Row] = []
@@ -173,6 +182,32 @@ def fingerprint(folder: Path) -> str:
         with (folder / part).open("rb") as file:
             digests.update(hashlib.file_digest(file, "sha256").digest())
     return digests.hexdigest()
+
+
+def _take_cores(count: int) -> list[socket.socket]:
+    """Keep this process to `count` cores that are not taken, and take them, until it ends.
+
+    A core is taken by an abstract socket of its name, which only one process of a machine can have, and which ends with
+    it. Containers do not see each other's, so the order is random. Where fewer are free, nothing changes.
+    """
+    if not count or not hasattr(os, "sched_setaffinity"):
+        return []
+    taken: dict[int, socket.socket] = {}
+    cores = sorted(os.sched_getaffinity(0))
+    for core in random.sample(cores, len(cores)):
+        name = socket.socket(socket.AF_UNIX)
+        try:
+            name.bind(f"\0picknet-core-{core}")
+        except OSError:
+            name.close()
+            continue
+        taken[core] = name
+        if len(taken) == count:
+            os.sched_setaffinity(0, taken)
+            return list(taken.values())
+    for name in taken.values():
+        name.close()
+    return []
 
 
 def _message(error: Exception, clip: Clip) -> str:
