@@ -22,6 +22,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/starting.py
 	$(BIN)/python benchmarks/growing.py
 	$(BIN)/python benchmarks/many.py
+	$(BIN)/python benchmarks/batching.py
 	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/performance.py
 

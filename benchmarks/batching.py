@@ -8,7 +8,6 @@ to describe real clips take turns, in slices: other load on the machine meets al
 
 import os
 import random
-import resource
 import shlex
 import shutil
 import signal
@@ -17,12 +16,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from footage import make
-from timing import ROOT, parser, save, summary
+from timing import ROOT, cpu_seconds, parser, save, summary
 
 sys.path.insert(0, str(ROOT / "tests"))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])  # for Ray's actors
@@ -43,8 +43,10 @@ def ray(jobs: int) -> Any:
     return partial(on_ray, jobs=jobs, timeout=TIMEOUT)
 
 
-def ms_a_clip(names: list[str], engine: Any, place: Path, *, stub: bool, cores: int | None = None) -> float:
-    """Milliseconds between clips in the middle 80 % of a run."""
+def ms_a_clip(
+    names: list[str], engine: Any, place: Path, *, stub: bool, cores: int | None = None
+) -> tuple[float, float]:
+    """Milliseconds between clips in the middle 80 % of a run, and CPU time a clip of this process and its children."""
     from stubs import StubWork
 
     from picknet.batch import Summary, Work, run
@@ -57,7 +59,7 @@ def ms_a_clip(names: list[str], engine: Any, place: Path, *, stub: bool, cores: 
 
     (place / "list.txt").write_text("".join(f"{name}\n" for name in names))
     shutil.rmtree(place / "out", ignore_errors=True)
-    allowed = os.sched_getaffinity(0)
+    allowed, cpu_start = os.sched_getaffinity(0), cpu_seconds()
     try:
         os.sched_setaffinity(0, sorted(allowed)[:cores])
         run([str(place / "list.txt")], place / "out", Work(), engine=engine, on_progress=note,
@@ -65,7 +67,7 @@ def ms_a_clip(names: list[str], engine: Any, place: Path, *, stub: bool, cores: 
     finally:
         os.sched_setaffinity(0, allowed)
     first, last = (min(times, key=lambda at: abs(at[0] - part * len(names))) for part in (0.1, 0.9))
-    return 1000 * (last[1] - first[1]) / (last[0] - first[0])
+    return 1000 * (last[1] - first[1]) / (last[0] - first[0]), 1000 * (cpu_seconds() - cpu_start) / len(names)
 
 
 def real(clip: Path, count: int, rounds: int, place: Path) -> dict[str, Any]:
@@ -75,7 +77,7 @@ def real(clip: Path, count: int, rounds: int, place: Path) -> dict[str, Any]:
     for number in range(count // rounds):
         os.link(clip, place / "clips" / f"{number:05d}.mp4")
         names.append(str(place / "clips" / f"{number:05d}.mp4"))
-    measured: dict[str, list[float]] = {"one process": [], "two processes": [], "ray": []}
+    measured: dict[str, list[tuple[float, float]]] = {"one process": [], "two processes": [], "ray": []}
     for _ in range(rounds):
         measured["one process"].append(ms_a_clip(names, local(1), place, stub=False, cores=1))
         measured["two processes"].append(ms_a_clip(names, local(2), place, stub=False))
@@ -83,19 +85,22 @@ def real(clip: Path, count: int, rounds: int, place: Path) -> dict[str, Any]:
     one, two, actors = measured.values()
     return {
         "clips": len(names) * rounds,
-        "one process, ms a clip": summary(one),
-        "two processes, ms a clip": summary(two),
-        "ray with two actors, ms a clip": summary(actors),
-        "two processes against half of one": summary([2 * b / a for a, b in zip(one, two, strict=True)]),
-        "ray against two processes": summary([b / a for a, b in zip(two, actors, strict=True)]),
+        "one process, ms a clip": summary([wall for wall, _ in one]),
+        "one process, CPU ms a clip": summary([cpu for _, cpu in one]),
+        "two processes, ms a clip": summary([wall for wall, _ in two]),
+        "two processes, CPU ms a clip": summary([cpu for _, cpu in two]),
+        "ray with two actors, ms a clip": summary([wall for wall, _ in actors]),
+        "two processes against half of one": summary([2 * b / a for (a, _), (b, _) in zip(one, two, strict=True)]),
+        "CPU of two processes against one": summary([b / a for (_, a), (_, b) in zip(one, two, strict=True)]),
+        "ray against two processes": summary([b / a for (a, _), (b, _) in zip(two, actors, strict=True)]),
     }
 
 
 def overhead(place: Path, rounds: int) -> dict[str, Any]:
     names = [f"/archive/clip-{number}.mp4" for number in range(5000)]
     return {
-        "local, ms a clip": summary([ms_a_clip(names, local(2), place, stub=True) for _ in range(rounds)]),
-        "ray, ms a clip": summary([ms_a_clip(names, ray(2), place, stub=True) for _ in range(rounds)]),
+        "local, ms a clip": summary([ms_a_clip(names, local(2), place, stub=True)[0] for _ in range(rounds)]),
+        "ray, ms a clip": summary([ms_a_clip(names, ray(2), place, stub=True)[0] for _ in range(rounds)]),
     }
 
 
@@ -164,19 +169,15 @@ def main() -> None:
     arguments = options.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     clip = make(arguments.work, width=320, height=240, seconds=arguments.seconds)
-    found: dict[str, Any] = {"seconds": arguments.seconds}
-    with tempfile.TemporaryDirectory(dir=arguments.work) as folder:
-        place = Path(folder)
-        if "memory" in arguments.parts:
-            found["memory"] = memory(place)
-        if "kills" in arguments.parts:
-            found["kills"] = kills(place)
-        if "overhead" in arguments.parts:
-            found["overhead"] = overhead(place, arguments.repeats)
-        if "real" in arguments.parts:
-            found["real"] = real(clip, arguments.clips, arguments.repeats, place)
-        found["driver with both engines, peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    save("batching", found, f"python {shlex.join(sys.argv)}")
+    parts: dict[str, Callable[[Path], dict[str, Any]]] = {
+        "real": lambda place: real(clip, arguments.clips, arguments.repeats, place),
+        "overhead": lambda place: overhead(place, arguments.repeats),
+        "memory": memory,
+        "kills": kills,
+    }
+    for part in arguments.parts:
+        with tempfile.TemporaryDirectory(dir=arguments.work) as folder:
+            save(f"batching-{part}", parts[part](Path(folder)), f"python {shlex.join(sys.argv)}")
 
 
 if __name__ == "__main__":

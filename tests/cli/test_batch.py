@@ -52,6 +52,7 @@ def test_frames_go_to_files(picknet: Picknet, clips: Path, model_folder: Path) -
         (["--frames", "2", "--rate", "2"], "--rate: is for captions and timelines, not for frames"),
         (["--frames", "2", "--format", "jsonl"], "--format jsonl: cannot hold pictures; add --frame-files"),
         (["--address", "auto"], "--address: is for --engine ray"),
+        (["--out", "s3://bucket/table"], "--out s3:/bucket/table: is an address; a folder of this machine is needed"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(picknet: Picknet, options: list[str], message: str) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from picknet.batch.sources import Shard
 from picknet.batch.table import SCHEMA_VERSION, Format, Row, clip_keys, write_rows
-from picknet.batch.work import Work, fingerprint
+from picknet.batch.work import Work
 from picknet.errors import PicknetError
 from picknet.files import UnwritableFile, check_folder, write_text
 from picknet.model.folder import find_model
@@ -68,6 +68,7 @@ class OutputFolder:
     """One run's hold on an output folder. Use it as a context manager: rows that were added are written at its end,
     also after Ctrl-C.
 
+    work: with the fingerprint of its model. retry_errors: forget which clips of this shard have an error.
     done, failed: keys of the clips in finished files, and of those that have an error.
     """
 
@@ -166,12 +167,12 @@ class OutputFolder:
 
 def _manifest(work: Work, format: Format) -> dict[str, Any]:
     """What decides the content of the table."""
-    name, folder = find_model(work.model)
+    name, _ = find_model(work.model)
     return {
         "schema": SCHEMA_VERSION,
         "format": str(format),
         "model": name,
-        "fingerprint": work.model_fingerprint or fingerprint(folder),
+        "fingerprint": work.model_fingerprint,
         "options": work.options(),
     }
 

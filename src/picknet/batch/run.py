@@ -16,7 +16,7 @@ from picknet.batch.folder import Keys, OutputFolder, key_array
 from picknet.batch.sources import ALL, Clip, Shard, list_clips
 from picknet.batch.table import Format, Row
 from picknet.batch.work import Work
-from picknet.files import written_whole
+from picknet.files import UnwritableFile, written_whole
 
 Engine = Callable[[DoClip, Iterator[Clip], int], Iterator[list[Row]]]
 """What to do with a clip, the clips, and their number -> the rows of one or several whole clips at a time."""
@@ -72,11 +72,15 @@ def run(
     do_clip: used in place of `work`, by tests that need no model.
     """
     summary = Summary()
+    work = work.fixed()
     with (
         OutputFolder(out, work, format=format, shard=shard, retry_errors=retry_errors) as folder,
         tempfile.TemporaryFile("w+", dir=out) as todo,
     ):
-        _write_todo(list_clips(sources, shard=shard, column=column), folder, todo, summary)
+        try:
+            _write_todo(list_clips(sources, shard=shard, column=column), folder, todo, summary)
+        except OSError as error:
+            raise UnwritableFile(f"{out}: cannot be written ({error.strerror or error})") from error
         on_progress(summary)
         num_left = summary.num_clips - summary.num_before
         summary.began = time.monotonic()

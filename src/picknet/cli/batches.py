@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -155,6 +156,8 @@ def batch(
                    candidates=candidates, min_confidence=min_confidence, rate=rate, k=k)  # fmt: skip
     if engine is EngineName.local and (address or cores_per_actor):
         raise BadUsage(f"{'--address' if address else '--cores-per-actor'}: is for --engine ray")
+    if re.match(r"[a-z][a-z0-9+]+:/", str(out)):
+        raise BadUsage(f"--out {out}: is an address; a folder of this machine is needed")
     if frames and format is TableFormat.jsonl and not frame_files:
         raise BadUsage("--format jsonl: cannot hold pictures; add --frame-files")
     try:
@@ -179,7 +182,7 @@ def batch(
         budget=frames or Work.budget,
         max_side=max_side,
         frame_files=frame_files,
-    ).fixed()
+    )
     with _progress() as on_progress:
         summary = run(
             sources,
