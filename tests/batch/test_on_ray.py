@@ -17,7 +17,7 @@ from stubs import StubWork
 
 from picknet.batch import Summary, Work, folder, run
 from picknet.batch.engines import locally
-from picknet.batch.on_ray import RayFailure, on_ray
+from picknet.batch.on_ray import RayFailure, on_ray, reason
 
 ray: Any = pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -85,6 +85,13 @@ def test_rows_are_those_of_the_local_engine_though_a_node_and_the_head_are_kille
     assert rows("ray") == rows("local")
 
 
+def test_a_failure_of_ray_is_one_line() -> None:
+    ours = "\x1b[36mray::MapWorker\x1b[39m\n  File x\npicknet.errors.BadSetting: style is 'x'\n\nThe above\nUDF failed"
+    assert reason(ours) == "style is 'x'"
+    theirs = "\x1b[36mray::MapWorker\x1b[39m died\n unexpectedly"
+    assert reason(theirs) == "Ray gave up (ray::MapWorker died unexpectedly); give the same command to go on"
+
+
 def test_a_cluster_that_is_not_there_and_an_old_ray_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(address: str) -> str:
         with pytest.raises(RayFailure) as error:
@@ -93,5 +100,6 @@ def test_a_cluster_that_is_not_there_and_an_old_ray_are_one_line(monkeypatch: py
 
     assert refused("nonsense").startswith("Ray at nonsense: ")
     assert "\n" not in refused("nonsense")
+    assert refused("127.0.0.1:1") == "Ray at 127.0.0.1:1: [Errno 111] Connection refused"
     monkeypatch.setattr(ray, "__version__", "2.9.1")
     assert refused("auto") == "Ray 2.9.1 is installed: 2.50 or later is needed"

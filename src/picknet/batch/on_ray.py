@@ -7,6 +7,8 @@ only what it has written counts as done.
 import itertools
 import logging
 import os
+import re
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +23,7 @@ from picknet.errors import PicknetError
 MIN_RAY = (2, 50)
 MAX_BLOCK_CLIPS = 32
 """Clips in a block, which is what an actor gets at a time, and repeats if it is lost."""
+CONNECT_SECONDS = 5.0
 BLOCKS_PER_ACTOR = 8
 """At least so many, while there are clips enough, so that actors finish at about the same time."""
 
@@ -67,10 +70,13 @@ def on_ray(
         for table in described.iter_batches(batch_size=None, batch_format="pyarrow"):
             yield table.to_pylist()
     except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None) or error.__cause__
-        if isinstance(cause, PicknetError):
-            raise RayFailure(str(cause)) from error
-        raise RayFailure(f"Ray gave up: {_line(error)}; give the same command to go on") from error
+        raise RayFailure(reason(str(error))) from error
+
+
+def reason(message: str) -> str:
+    """One line about a failure of Ray. Of an actor's error only the traceback arrives, somewhere in the message."""
+    ours = re.findall(r"^picknet\.[\w.]+: (.+)$", message, re.M)
+    return ours[-1] if ours else f"Ray gave up ({_one_line(message)}); give the same command to go on"
 
 
 def _connected(address: str | None) -> Any:
@@ -86,15 +92,19 @@ def _connected(address: str | None) -> Any:
         raise RayFailure(f"Ray {ray.__version__} is installed: {'.'.join(map(str, MIN_RAY))} or later is needed")
     if not ray.is_initialized():
         try:
+            if place := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address or ""):
+                # Ray itself would try for minutes.
+                socket.create_connection((place[1], int(place[2])), CONNECT_SECONDS).close()
             ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             # Among them: no cluster at the address, and a cluster of another version of Ray or Python.
-            raise RayFailure(f"Ray at {address or 'this machine'}: {_line(error)}") from error
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+            raise RayFailure(f"Ray at {address or 'this machine'}: {_one_line(str(error))}") from error
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what matters is raised
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     return ray
 
 
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+def _one_line(message: str) -> str:
+    """Without colours, and not too long."""
+    return " ".join(re.sub(r"\x1b\[\d+m", "", message).split())[:300]
