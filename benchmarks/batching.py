@@ -1,6 +1,7 @@
 """Many clips as a table: both engines on real clips, their overhead, the driver's memory, and kills.
 
     python benchmarks/batching.py [--clips 1000] [--seconds 2] [--parts real overhead memory kills]
+    python benchmarks/batching.py --parts archive --archive FOLDER     # what 100 clips of a folder cost
 
 Times of a clip are those of the middle 80 % of a run, so that neither start-up nor the last clips count. The three ways
 to describe real clips take turns, in slices: other load on the machine meets all of them.
@@ -8,6 +9,7 @@ to describe real clips take turns, in slices: other load on the machine meets al
 
 import os
 import random
+import resource
 import shlex
 import shutil
 import signal
@@ -27,7 +29,7 @@ from timing import ROOT, cpu_seconds, parser, save, summary
 sys.path.insert(0, str(ROOT / "tests"))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])  # for Ray's actors
 
-PARTS = ("real", "overhead", "memory", "kills")
+PARTS = ("real", "overhead", "memory", "kills", "archive")
 TIMEOUT = 600.0
 
 
@@ -161,11 +163,36 @@ def kills(place: Path, number: int = 20) -> dict[str, Any]:
     }
 
 
+def archive(folder: Path, place: Path, count: int = 100) -> dict[str, Any]:
+    """What clips of a folder cost: every n-th of them, by two processes."""
+    import pyarrow.dataset
+
+    from picknet.batch import Work, list_clips, run
+
+    names = sorted(clip.name for clip in list_clips([str(folder)]))
+    names = names[:: max(len(names) // count, 1)][:count]
+    (place / "list.txt").write_text("".join(f"{name}\n" for name in names))
+    cpu_start = cpu_seconds()
+    run([str(place / "list.txt")], place / "out", Work(), engine=local(2))
+    rows = pyarrow.dataset.dataset(place / "out").to_table(["seconds", "error"])
+    files = list((place / "out").glob("*.parquet"))
+    return {
+        "clips": len(names),
+        "errors": len(names) - rows["error"].null_count,
+        "CPU s a clip": (cpu_seconds() - cpu_start) / len(names),
+        "peak of a worker, MB": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
+        "s of video a clip": sum(rows["seconds"].drop_null().to_pylist()) / len(names),
+        "MB read a clip": sum(Path(name).stat().st_size for name in names) / 1e6 / len(names),
+        "bytes of table a clip": sum(file.stat().st_size for file in files) / len(names),
+    }
+
+
 def main() -> None:
     options = parser(__doc__, repeats=3)
     options.add_argument("--clips", type=int, default=1000)
     options.add_argument("--seconds", type=float, default=2)
-    options.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    options.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:-1])
+    options.add_argument("--archive", type=Path, help="folder of clips, for the part of that name")
     arguments = options.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     clip = make(arguments.work, width=320, height=240, seconds=arguments.seconds)
@@ -174,6 +201,7 @@ def main() -> None:
         "overhead": lambda place: overhead(place, arguments.repeats),
         "memory": memory,
         "kills": kills,
+        "archive": lambda place: archive(arguments.archive, place),
     }
     for part in arguments.parts:
         with tempfile.TemporaryDirectory(dir=arguments.work) as folder:

@@ -13,9 +13,9 @@ import typer
 
 from picknet.cli.arguments import (
     OUTPUT,
+    PICKING,
     BadUsage,
     Beam,
-    K,
     MinConfidence,
     Model,
     PickerName,
@@ -99,7 +99,13 @@ def batch(
     style: Style = None,
     beam: Beam = None,
     rate: Rate = None,
-    k: K = None,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Of captions: exact number of picks.", show_default="the model's own number",
+            rich_help_panel=PICKING,
+        ),
+    ] = None,
     column: Annotated[
         str | None,
         typer.Option(
