@@ -41,7 +41,7 @@ def num_files() -> int:
     return len(list(Path("ray").glob("*.parquet")))
 
 
-def wait_until(is_true: Callable[[], bool], *, seconds: float = 120) -> None:
+def wait_until(is_true: Callable[[], bool], *, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not is_true():
         assert time.monotonic() < end, "nothing happens"

@@ -21,11 +21,12 @@ from picknet.batch.work import DescribeClips
 from picknet.errors import PicknetError
 
 MIN_RAY = (2, 50)
-MAX_BLOCK_CLIPS = 32
-"""Clips in a block, which is what an actor gets at a time, and repeats if it is lost."""
+MAX_BLOCK_CLIPS = 128
+"""Clips in a block, which is what an actor gets at a time, and repeats if it is lost. More would be repeated, fewer make
+a million clips tens of thousands of blocks, with which Ray starts slowly."""
+BLOCKS_PER_ACTOR = 32
+"""Blocks are smaller where there would be fewer, so that actors finish at about the same time."""
 CONNECT_SECONDS = 5.0
-BLOCKS_PER_ACTOR = 8
-"""At least so many, while there are clips enough, so that actors finish at about the same time."""
 
 
 class RayFailure(PicknetError):
