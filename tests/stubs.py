@@ -32,7 +32,7 @@ class StubWork:
         return [
             about
             | {
-                "caption": f"about {clip.name}",
+                "caption": f"about {clip.shown_name}",
                 "confidence": 0.5,
                 "candidates": [{"caption": "a cat", "probability": 0.25}],
                 "picks": [{"index": 3, "seconds": 1.5, "probability": None, "frame_number": 40}],

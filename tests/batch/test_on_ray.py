@@ -15,7 +15,7 @@ import pyarrow.dataset
 import pytest
 from stubs import StubWork
 
-from picknet.batch import Summary, Work, folder, run
+from picknet.batch import Clip, Summary, Work, folder, run
 from picknet.batch.engines import locally
 from picknet.batch.on_ray import RayFailure, on_ray, reason
 
@@ -24,7 +24,7 @@ ray: Any = pytest.importorskip("ray", reason="Ray is not installed")
 QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200, "health_check_failure_threshold": 3}
 """A node that is gone is noticed within a second, not half a minute."""
 NAMES = [f"{number}.mp4" for number in range(400)]
-NAMES[7], NAMES[23], NAMES[41] = "error.mp4", "hang.mp4", "die.mp4"
+NAMES[7], NAMES[23], NAMES[41], NAMES[50] = "error.mp4", "hang.mp4", "die.mp4", "not-unicode-\udcff.mp4"
 
 
 def describe(address: str | None) -> Summary:
@@ -57,7 +57,7 @@ def test_rows_are_those_of_the_local_engine_though_a_node_and_the_head_are_kille
     monkeypatch.setattr(folder, "MAX_FILE_CLIPS", folder.MAX_FILE_CLIPS)  # put back what `describe` sets
     tests = Path(__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), str(tests.parent / "src")]))  # for the actors
-    Path("list.txt").write_text("\n".join(NAMES))
+    Path("list.txt").write_text("\n".join(NAMES), errors="surrogateescape")
 
     cluster = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": QUICK})
     node = cluster.add_node(num_cpus=1, wait=False)
@@ -81,7 +81,7 @@ def test_rows_are_those_of_the_local_engine_though_a_node_and_the_head_are_kille
         ray.shutdown()
     assert (summary.num_before, summary.num_done) == (num_known, len(NAMES) - num_known)
     run(["list.txt"], Path("local"), Work(), engine=partial(locally, jobs=2, timeout=1.5), do_clip=StubWork())
-    assert [row["video"] for row in rows("ray")] == sorted(NAMES)
+    assert [row["video"] for row in rows("ray")] == sorted(Clip(name).shown_name for name in NAMES)
     assert rows("ray") == rows("local")
 
 

@@ -5,6 +5,7 @@ only what it has written counts as done.
 """
 
 import itertools
+import json
 import logging
 import os
 import re
@@ -17,15 +18,16 @@ import pyarrow as pa
 from picknet.batch.engines import DoClip
 from picknet.batch.sources import Clip
 from picknet.batch.table import Row
-from picknet.batch.work import DescribeClips
+from picknet.batch.work import CLIP_COLUMN, DescribeClips
 from picknet.errors import PicknetError
 
 MIN_RAY = (2, 50)
 MAX_BLOCK_CLIPS = 128
-"""Clips in a block, which is what an actor gets at a time, and repeats if it is lost. More would be repeated, fewer make
-a million clips tens of thousands of blocks, with which Ray starts slowly."""
+"""Clips in a block, which is what an actor gets at a time, and repeats if it is lost."""
 BLOCKS_PER_ACTOR = 32
 """Blocks are smaller where there would be fewer, so that actors finish at about the same time."""
+ROUND_BLOCKS = 1024
+"""Blocks that Ray has at a time, more only for many actors: it keeps tens of kilobytes for each in the driver."""
 CONNECT_SECONDS = 5.0
 
 
@@ -52,26 +54,27 @@ def on_ray(
     if jobs is None:
         jobs = max(int(ray.cluster_resources().get("CPU", 1) / cores_per_actor), 1)
     size = min(max(num_clips // (jobs * BLOCKS_PER_ACTOR), 1), MAX_BLOCK_CLIPS)
-    # In Ray's object store, not in this process: only references to the blocks stay here.
-    blocks = []
-    while some := list(itertools.islice(clips, size)):
-        columns = zip(*((clip.name, clip.tar, clip.offset, clip.size, clip.problem) for clip in some), strict=True)
-        names = ("video", "tar", "offset", "size", "problem")
-        blocks.append(ray.put(pa.table(dict(zip(names, map(list, columns), strict=True)))))
-    described = ray.data.from_arrow_refs(blocks).map_batches(
-        DescribeClips,
-        fn_constructor_args=(work,),
-        fn_constructor_kwargs={"timeout": timeout, "own_cores": max(round(cores_per_actor), 1)},
-        batch_size=None,
-        batch_format="pyarrow",
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=jobs),
-        num_cpus=cores_per_actor,
-    )
-    try:
-        for table in described.iter_batches(batch_size=None, batch_format="pyarrow"):
-            yield table.to_pylist()
-    except ray.exceptions.RayError as error:
-        raise RayFailure(reason(str(error))) from error
+    blocks = (ray.put(_table(some)) for some in iter(lambda: list(itertools.islice(clips, size)), []))
+    while round_blocks := list(itertools.islice(blocks, max(ROUND_BLOCKS, jobs * BLOCKS_PER_ACTOR))):
+        described = ray.data.from_arrow_refs(round_blocks).map_batches(
+            DescribeClips,
+            fn_constructor_args=(work,),
+            fn_constructor_kwargs={"timeout": timeout, "own_cores": max(round(cores_per_actor), 1)},
+            batch_size=None,
+            batch_format="pyarrow",
+            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=jobs),
+            num_cpus=cores_per_actor,
+        )
+        try:
+            for table in described.iter_batches(batch_size=None, batch_format="pyarrow"):
+                yield table.to_pylist()
+        except ray.exceptions.RayError as error:
+            raise RayFailure(reason(str(error))) from error
+
+
+def _table(clips: list[Clip]) -> pa.Table:
+    """What `DescribeClips` reads."""
+    return pa.table({CLIP_COLUMN: [json.dumps(clip) for clip in clips]})  # file names need not be Unicode, JSON is
 
 
 def reason(message: str) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import json
 import os
 import random
 import socket
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
     from picknet.captioner import Captioner
     from picknet.picking.picker import Picker
+
+
+CLIP_COLUMN = "picknet.clip"
+"""In batches of the Ray engine: whole clips as JSON."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,8 +234,8 @@ def _without_empty_text(result: Row) -> Row:
 def _clips_in(batch: "pa.Table | Mapping[str, Any]") -> Iterator[Clip]:
     """A PyArrow table, or a dictionary of arrays as Ray's default format has it -> the clips"""
     columns: dict[str, list[Any]] = batch.to_pydict() if hasattr(batch, "to_pydict") else dict(batch)
-    if "video" in columns and {"tar", "offset", "size", "problem"} <= columns.keys():
-        yield from map(Clip, *(columns[name] for name in ("video", "tar", "offset", "size", "problem")))
+    if CLIP_COLUMN in columns:
+        yield from (Clip(*json.loads(text)) for text in columns[CLIP_COLUMN])
         return
     name = next((name for name in COLUMNS if name in columns), None)
     if name is None:
