@@ -35,6 +35,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/growing.py
 	$(BIN)/python benchmarks/originals.py
 	$(BIN)/python benchmarks/many.py
+	$(BIN)/python benchmarks/batching.py
 	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/performance.py
 

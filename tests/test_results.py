@@ -27,6 +27,7 @@ PICK_DICTS = [
 CAPTION = Caption(
     "a cat is eating", PICKS, 30, "cat.mp4", "msvd", None, math.log(0.25), 0.734,
     (Sentence("a cat is eating", math.log(0.25)), Sentence("a dog", math.log(0.125))), 5.0000000001, 2,
+    width=640, height=360,
 )  # fmt: skip
 UPDATE = Update(1.26666666667, "a cat", True, PICKS, 8, 5, 0.5, 1, 0.0200000001, None, "camera 0", "msvd")
 SEGMENT = Segment(0.0, 12.34567, "a cat", None, PICKS, "it is cut", "cat.mp4", "msvd")
@@ -42,6 +43,8 @@ def test_a_caption_as_json():
         "picks": PICK_DICTS,
         "frames_seen": 30,
         "seconds": 5.0,
+        "width": 640,
+        "height": 360,
         "model": "msvd",
         "candidates": [
             {"caption": "a cat is eating", "probability": 0.25},

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from picknet.errors import PicknetError
-from picknet.workers import AHEAD_PER_JOB, LostProcess, TaskTimeout, in_order, read_ahead
+from picknet.workers import AHEAD_PER_JOB, LostProcess, TaskTimeout, as_finished, in_order, read_ahead
 
 SAMPLE = Path(__file__).resolve().parents[1] / "samples" / "cockatoo.mp4"
 
@@ -72,6 +72,23 @@ def has_a_bug(number: int) -> int:
 
 def cores(_: object) -> int:
     return len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_results_as_they_are_done_come_with_their_tasks_and_few_are_read_ahead(jobs: int) -> None:
+    read: list[int] = []
+    came: list[int] = []
+
+    def tasks() -> Iterator[int]:
+        for number in range(40):
+            read.append(number)
+            yield number
+
+    for task, result in as_finished(refuses_two, tasks(), jobs=jobs):
+        came.append(task)
+        assert str(result) == ("2: is refused" if task == 2 else str(task))
+        assert len(read) - len(came) < AHEAD_PER_JOB * jobs
+    assert sorted(came) == list(range(40))
 
 
 @pytest.mark.parametrize("jobs", [1, 3])

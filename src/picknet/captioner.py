@@ -297,6 +297,8 @@ class Captioner:
             walk.seconds,
             described.num_scenes,
             not_sure=described.not_sure,
+            width=walk.width,
+            height=walk.height,
         )
 
     def _settings(

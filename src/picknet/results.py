@@ -81,6 +81,9 @@ class Caption(_MayBeUnsure):
     """From `caption_many`: why this video has no caption."""
     not_sure: str | None = None
     """With a `min_confidence`: why there is no text and no candidate."""
+    width: int | None = None
+    height: int | None = None
+    """Pixels of an upright frame; None where the source is not a video file."""
 
     @property
     def num_picks(self) -> int:
@@ -96,6 +99,8 @@ class Caption(_MayBeUnsure):
             **_picks_dict(self.picks),
             "frames_seen": self.frames_seen,
             "seconds": _rounded(self.seconds),
+            "width": self.width,
+            "height": self.height,
             "model": self.model,
             "candidates": [sentence.to_dict() for sentence in self.candidates],
             "damage": self.damage,

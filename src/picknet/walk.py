@@ -110,6 +110,15 @@ class Walk:
         """Length of the video; None where it is unknown."""
         return self._video.seconds if isinstance(self._video, Video) else None
 
+    @property
+    def width(self) -> int | None:
+        """Pixels of an upright frame, as is `height`; None where the source is not a video file."""
+        return self._video.width if isinstance(self._video, Video) else None
+
+    @property
+    def height(self) -> int | None:
+        return self._video.height if isinstance(self._video, Video) else None
+
     def end(self, step: float) -> float:
         """When the last frame ends: the stored length, or for cut files and frames one more gap after the last frame.
 

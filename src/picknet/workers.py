@@ -1,13 +1,14 @@
-"""Many tasks at once, in processes or in threads: results in the order of the tasks, and few tasks read ahead."""
+"""Many tasks at once, in processes or in threads, few of them read ahead: results in order, or as they are done."""
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -64,8 +65,42 @@ def in_order(
     if jobs == 1 and timeout is None:
         yield from (_result_or_error(work, task) for task in tasks)
         return
-    workers = [_Worker(work, number=number, jobs=jobs, timeout=timeout) for number in range(jobs)]
-    idle: LifoQueue[_Worker] = LifoQueue()  # one that has started is used before another is started
+    with _processes(work, jobs=jobs, name=name, timeout=timeout) as (threads, do):
+        for result in _in_turn(threads, do, tasks, max_ahead=AHEAD_PER_JOB * jobs):
+            yield _checked(result)
+
+
+def as_finished(
+    work: Work,
+    tasks: Iterable[Task],
+    *,
+    jobs: int,
+    name: Callable[[Any], str] = str,
+    timeout: float | None = None,
+) -> Iterator[tuple[Task, Any]]:
+    """As `in_order`, but in any order, each result with its task: no task waits for a slow one."""
+    if jobs == 1 and timeout is None:
+        yield from ((task, _result_or_error(work, task)) for task in tasks)
+        return
+    with _processes(work, jobs=jobs, name=name, timeout=timeout) as (threads, do):
+        ahead: dict[Future[Any], Task] = {}
+        remaining = iter(tasks)
+        while True:
+            for task in itertools.islice(remaining, AHEAD_PER_JOB * jobs - len(ahead)):
+                ahead[threads.submit(do, task)] = task
+            if not ahead:
+                return
+            for future in wait(ahead, return_when=FIRST_COMPLETED).done:
+                yield ahead.pop(future), _checked(future.result())
+
+
+@contextlib.contextmanager
+def _processes(
+    work: Work, *, jobs: int, name: Callable[[Any], str], timeout: float | None
+) -> Iterator[tuple[ThreadPoolExecutor, Callable[[Any], Any]]]:
+    """`jobs` worker processes: a thread for each, and what a thread calls with a task."""
+    workers = [Worker(work, number=number, jobs=jobs, timeout=timeout) for number in range(jobs)]
+    idle: LifoQueue[Worker] = LifoQueue()  # one that has started is used before another is started
     for worker in reversed(workers):
         idle.put(worker)
 
@@ -79,14 +114,17 @@ def in_order(
     # Each thread only waits for a worker process.
     with ThreadPoolExecutor(jobs, initializer=_block_ctrl_c) as threads:
         try:
-            for result in _in_turn(threads, do, tasks, max_ahead=AHEAD_PER_JOB * jobs):
-                if isinstance(result, Exception) and not isinstance(result, PicknetError):
-                    raise result
-                yield result
+            yield threads, do
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
             for worker in workers:
                 worker.close()
+
+
+def _checked(result: Any) -> Any:
+    if isinstance(result, Exception) and not isinstance(result, PicknetError):
+        raise result
+    return result
 
 
 def in_threads(
@@ -143,10 +181,14 @@ def _in_turn(
         raise failure
 
 
-class _Worker:
-    """A process that does one task at a time, and is started again if it dies."""
+class Worker:
+    """A process that does one task at a time, and is started again if it dies. It starts with its first task.
 
-    def __init__(self, work: Work, *, number: int, jobs: int, timeout: float | None) -> None:
+    number, jobs: this is worker `number` of `jobs`, each of which gets its share of the cores. timeout: as in
+    `in_order`.
+    """
+
+    def __init__(self, work: Work, *, number: int = 0, jobs: int = 1, timeout: float | None = None) -> None:
         self._work = work
         self._number = number
         self._jobs = jobs
@@ -157,6 +199,7 @@ class _Worker:
         self._connection: Connection | None = None
 
     def do(self, task: Any, name: str) -> Any:
+        """work(task), or the exception it raised; `LostProcess` and `TaskTimeout` are returned as well."""
         exit_code = None
         for _ in range(MAX_ATTEMPTS):
             try:

@@ -19,8 +19,8 @@ from picknet.results import Caption, Sentence
 from picknet.video.file import UnreadableVideo
 
 KEYS = [
-    "video", "caption", "confidence", "not_sure", "num_picks", "picks", "frames_seen", "seconds", "model", "candidates",
-    "damage", "error",
+    "video", "caption", "confidence", "not_sure", "num_picks", "picks", "frames_seen", "seconds", "width", "height",
+    "model", "candidates", "damage", "error",
 ]  # fmt: skip
 
 
@@ -58,6 +58,7 @@ def test_json_is_one_object_a_line_with_the_contracted_keys(picknet: Picknet, cl
     assert list(cat) == KEYS
     assert cat["confidence"] is None
     assert (cat["video"], cat["frames_seen"], cat["model"]) == (str(clips / "cat.mp4"), 30, str(model_folder))
+    assert (cat["width"], cat["height"]) == (96, 64)
     assert (cat["num_picks"], cat["seconds"], cat["damage"], cat["error"]) == (2, 1.6, None, None)
     _, lines, _ = picknet("caption", clips, "--model", model_folder, "-f", "jsonl", "--picker", "uniform", "--k", 2)
     assert lines == out

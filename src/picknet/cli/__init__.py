@@ -17,6 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from picknet.cli.arguments import BadUsage
+from picknet.cli.batches import batch
 from picknet.cli.captions import caption
 from picknet.cli.evaluations import calibrate, compare, evaluate
 from picknet.cli.frames import pick
@@ -41,7 +42,7 @@ app = typer.Typer(
     "`picknet VIDEO` is short for `picknet caption VIDEO`; `picknet COMMAND --help` explains a command.",
 )
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Describe videos": (caption, timeline, stream, pick),
+    "Describe videos": (caption, timeline, stream, pick, batch),
     "Models": (info, train, export, report),
     "Measure models": (evaluate, compare, calibrate),
 }

@@ -1,0 +1,350 @@
+"""Clips from folders, patterns, lists of paths and tar files, on this machine or behind an address.
+
+Everything is listed lazily: a million paths are never in memory at once. Addresses other than http(s) videos are read
+through fsspec, so that `s3://`, `gs://` and the like work where their package is installed.
+"""
+
+import contextlib
+import csv
+import glob
+import hashlib
+import io
+import json
+import os
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, NamedTuple
+
+from picknet.errors import PicknetError
+from picknet.video.source import TRANSPORT_SUFFIXES, VIDEO_SUFFIXES, UnreadableVideo, is_video_file, without_password
+
+LIST_SUFFIXES = (".txt", ".csv", ".jsonl", ".ndjson", ".parquet")
+"""Files that list clips: a path a line, or tables with a column of paths."""
+COLUMNS = ("video", "path", "url")
+"""Names of that column, the first of them that a table has."""
+TAR_SUFFIX = ".tar"
+COMPRESSED_TARS = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+HELD_BYTES = 64 << 20
+"""A clip behind an address is read in one request and kept in memory up to this size, beyond it in a temporary file."""
+
+
+class BadSource(PicknetError):
+    """A source that does not exist, cannot be read, or lists no clip."""
+
+
+class Clip(NamedTuple):
+    """One video to describe: its name, and for a member of a tar file where its bytes are."""
+
+    name: str
+    """The path or address as given; for a member of a tar file what fsspec calls it, `tar://clip.mp4::shard.tar`."""
+    tar: str = ""
+    offset: int = 0
+    size: int = 0
+    problem: str = ""
+    """Why it cannot be read, where listing found out."""
+    content: bytes | None = None
+    """Its bytes, where somebody else has read them."""
+
+    @property
+    def key(self) -> bytes:
+        """128 bits that stand for the name."""
+        return _digest(self.name)
+
+    @property
+    def shown_name(self) -> str:
+        """The name for tables and messages: valid Unicode, and without a password."""
+        name = without_password(self.name) if is_remote(self.name) else self.name
+        return name.encode("utf-8", "backslashreplace").decode()
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A part of all clips, for people who start several runs side by side: `3/16` is the third of sixteen.
+
+    A clip belongs to one shard by its name alone, so that parts stay disjoint when sources grow. All members of a tar
+    file belong to the shard of the file, so that each tar file is read by one run.
+    """
+
+    number: int = 1
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        number, slash, count = text.partition("/")
+        if not slash or not number.isdecimal() or not count.isdecimal() or not 1 <= int(number) <= int(count):
+            raise BadSource(f"shard is {text!r}: K/N is possible, with K from 1 to N, such as 3/16")
+        return cls(int(number), int(count))
+
+    def owns(self, name: str) -> bool:
+        return self.count == 1 or int.from_bytes(_digest(name)[:8]) % self.count == self.number - 1
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
+ALL = Shard()
+
+
+def list_clips(sources: Iterable[str], *, shard: Shard = ALL, column: str | None = None) -> Iterator[Clip]:
+    """The clips of this shard that the sources stand for; a clip that two sources name comes twice.
+
+    Raises `BadSource` for a source that cannot be read or lists nothing. column: the column of paths in tables.
+    """
+    for source in sources:
+        is_empty = True
+        for name in _names(source, column):
+            is_empty = False
+            if shard.owns(name):
+                yield from _members(name) if _is_tar(name) else [Clip(name)]
+        if is_empty:
+            raise BadSource(f"{_shown(source)}: {_why_empty(source)}")
+
+
+@contextlib.contextmanager
+def opened(clip: Clip) -> Iterator[str | bytes | IO[bytes]]:
+    """What a captioner can read, within the block: a path, an http(s) address, bytes, or a temporary file."""
+    if clip.problem:
+        raise UnreadableVideo(f"{clip.shown_name}: {clip.problem}")
+    if clip.content is not None:
+        yield clip.content
+    elif clip.tar:
+        with _open(clip.tar) as file:
+            file.seek(clip.offset)
+            content = file.read(clip.size)
+        if len(content) < clip.size:
+            raise UnreadableVideo(f"{clip.shown_name}: the tar file is cut short")
+        yield content
+    elif is_remote(clip.name) and not is_http(clip.name):
+        with tempfile.SpooledTemporaryFile(HELD_BYTES) as held:
+            with _open(clip.name) as file:
+                shutil.copyfileobj(file, held, HELD_BYTES)
+            held.seek(0)
+            yield held
+    else:
+        yield clip.name
+
+
+def is_remote(name: str) -> bool:
+    return "://" in name and not os.path.lexists(name)
+
+
+def is_http(name: str) -> bool:
+    return name.lower().startswith(("http://", "https://"))
+
+
+# --- Listing ---
+
+
+def _names(source: str, column: str | None) -> Iterator[str]:
+    """The paths and addresses that one source stands for."""
+    if "\0" in source or not source:
+        raise BadSource(f"{source!r}: is not a name of a file or folder")
+    if source == "-":
+        if sys.stdin.isatty():
+            raise BadSource("-: standard input is a terminal; pipe a list of paths into it")
+        yield from _lines(sys.stdin.buffer)
+        return
+    if source.lower().endswith(COMPRESSED_TARS):
+        raise BadSource(f"{_shown(source)}: a compressed tar file cannot be read from its middle; unpack it to a .tar")
+    if source.lower().startswith("file://"):
+        raise BadSource(f"{source}: not supported; pass the plain path")
+    if is_remote(source):
+        yield from _remote_names(source, column)
+    elif os.path.isdir(source):
+        yield from _walked(source)
+    elif os.path.lexists(source):
+        yield from _listed(source, column) if _suffix(source) in LIST_SUFFIXES else [source]
+    elif glob.has_magic(source):
+        for match in sorted(glob.iglob(source, recursive=True)):
+            yield from _names(match, column)
+    else:
+        raise BadSource(f"{source}: no such file or folder")
+
+
+def _walked(folder: str) -> Iterator[str]:
+    """Videos and tar files in the folder and those below it, folder by folder; hidden ones are left out."""
+
+    def refuse(error: OSError) -> None:
+        raise BadSource(f"{error.filename}: cannot be read ({error.strerror})") from error
+
+    for place, folders, files in os.walk(folder, onerror=refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            path = str(Path(place, name))
+            if not name.startswith(".") and (_is_tar(name) or is_video_file(path)):
+                yield path
+
+
+def _remote_names(address: str, column: str | None) -> Iterator[str]:
+    is_list = _suffix(address) in LIST_SUFFIXES
+    if is_http(address) and not is_list and not address.endswith("/"):
+        yield address  # a clip or a tar file, which is asked for when it is read
+        return
+    if is_list and (is_http(address) or not glob.has_magic(address)):
+        yield from _listed(address, column)
+        return
+    with _explained(address):
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(address)
+        if glob.has_magic(path):
+            matches: list[str] | None = sorted(system.glob(path))
+        else:  # isfile() and isdir() would say no where there is no permission
+            matches = None if system.info(path)["type"] == "directory" else [path]
+    if matches is not None:
+        yield from (system.unstrip_protocol(match) for match in matches)
+        return
+    with _explained(address):
+        for place, folders, files in system.walk(path):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for name in sorted(files):
+                if not name.startswith(".") and (_is_tar(name) or _suffix(name) in VIDEO_SUFFIXES | TRANSPORT_SUFFIXES):
+                    yield system.unstrip_protocol(f"{place.rstrip('/')}/{name}")
+
+
+def _listed(source: str, column: str | None) -> Iterator[str]:
+    """The paths in a list, as they stand there: relative ones are relative to the working directory."""
+    readers: dict[str, Callable[[IO[bytes], str | None], Iterator[str]]] = {
+        ".txt": _lines,
+        ".csv": _csv_column,
+        ".parquet": _parquet_column,
+    }
+    with _explained(source), _open(source) as file:
+        try:
+            yield from readers.get(_suffix(source), _json_column)(file, column)
+        except (ValueError, csv.Error) as error:  # JSON's and Arrow's are ValueErrors
+            raise BadSource(f"{_shown(source)}: {str(error).splitlines()[0]}") from error
+
+
+def _lines(file: IO[bytes], column: str | None = None) -> Iterator[str]:
+    for line in file:
+        if name := os.fsdecode(line.rstrip(b"\r\n")):
+            yield name
+
+
+def _csv_column(file: IO[bytes], column: str | None) -> Iterator[str]:
+    rows = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline=""))
+    name = _column(rows.fieldnames or (), column)
+    return (row[name] for row in rows if row[name])
+
+
+def _json_column(file: IO[bytes], column: str | None) -> Iterator[str]:
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"line {number} is not JSON ({error})") from error
+        value = row.get(_column(row, column)) if isinstance(row, dict) else row
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"line {number} has {json.dumps(value)} where a path was expected")
+        yield value
+
+
+def _parquet_column(file: IO[bytes], column: str | None) -> Iterator[str]:
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.ParquetFile(file)
+    name = _column(table.schema_arrow.names, column)
+    for batch in table.iter_batches(columns=[name]):
+        yield from (str(value) for value in batch.column(0).to_pylist() if value)
+
+
+def _column(present: Iterable[str], wanted: str | None) -> str:
+    present = list(present)
+    for name in [wanted] if wanted else COLUMNS:
+        if name in present:
+            return name
+    missing = f"no column {wanted!r}" if wanted else f"no column {', '.join(COLUMNS[:-1])} or {COLUMNS[-1]}"
+    raise ValueError(f"{missing}; its columns are {', '.join(present) or '(none)'}: name one with --column")
+
+
+# --- Tar files ---
+
+
+def _members(tar: str) -> Iterator[Clip]:
+    """The videos in a tar file, found by its headers. A damaged one gives the members before the damage, and itself as
+    a clip with a problem.
+    """
+    try:
+        with _open(tar, block_size=1 << 16) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # type: ignore[attr-defined]  # they are not asked for again
+                name = PurePosixPath(member.name)
+                if member.isreg() and name.suffix.lower() in VIDEO_SUFFIXES and not name.name.startswith("."):
+                    yield Clip(f"tar://{member.name}::{tar}", tar, member.offset_data, member.size)
+            # A damaged header is the end for `tarfile`, too, but only a block of zeros is the end of a whole file.
+            file.seek(archive.offset)  # type: ignore[attr-defined]
+            if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+                yield Clip(tar, problem="the tar file is damaged or cut short: its end is missing")
+    except FileNotFoundError:
+        yield Clip(tar, problem="no such file")
+    except Exception as error:  # noqa: BLE001 - cloud libraries have errors of their own; this one becomes a row
+        yield Clip(tar, problem=f"cannot be read as a tar file ({_reason(error)})")
+
+
+def _is_tar(name: str) -> bool:
+    return _suffix(name) == TAR_SUFFIX and "::" not in name  # one with "::" is a member
+
+
+# --- Opening ---
+
+
+def _open(name: str, **options: Any) -> IO[bytes]:
+    """A file on this machine or behind an address, which can be read from any position."""
+    if not is_remote(name):
+        return open(name, "rb")
+    import fsspec
+
+    system, path = fsspec.core.url_to_fs(name)
+    file: IO[bytes] = system.open(path, "rb", **options)
+    return file
+
+
+@contextlib.contextmanager
+def _explained(source: str) -> Iterator[None]:
+    """Errors of file systems as one line about the source."""
+    try:
+        yield
+    except PicknetError:
+        raise
+    except FileNotFoundError as error:
+        raise BadSource(f"{_shown(source)}: no such file or folder") from error
+    except PermissionError as error:
+        raise BadSource(f"{_shown(source)}: no permission to read it ({_reason(error)})") from error
+    except ImportError as error:
+        raise BadSource(f"{_shown(source)}: needs another package ({_reason(error)})") from error
+    except Exception as error:
+        raise BadSource(f"{_shown(source)}: cannot be read ({_reason(error)})") from error
+
+
+def _reason(error: Exception) -> str:
+    """The first line of a message; some exceptions have none."""
+    lines = (getattr(error, "strerror", None) or str(error)).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _why_empty(source: str) -> str:
+    if source == "-" or _suffix(source) in LIST_SUFFIXES:
+        return "lists no path"
+    if glob.has_magic(source) and not os.path.lexists(source):
+        return "no file matches this pattern"
+    return f"no video in this folder (looked for {', '.join(sorted(VIDEO_SUFFIXES | TRANSPORT_SUFFIXES))} and .tar)"
+
+
+def _suffix(name: str) -> str:
+    return os.path.splitext(name.partition("?")[0] if "://" in name else name)[1].lower()
+
+
+def _shown(source: str) -> str:
+    return Clip(source).shown_name
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,0 +1,207 @@
+"""Where clips come from: folders, patterns, lists, tar files and addresses; and what is said about bad ones."""
+
+import csv
+import io
+import json
+import tarfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from picknet.batch import BadSource, Clip, Shard, list_clips
+from picknet.batch.sources import opened
+from picknet.video.file import UnreadableVideo
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with files whose names alone matter."""
+    for name in ("clips/b.mp4", "clips/a.mov", "clips/deep/a.mov", "clips/.hidden.mp4", "clips/notes.md", "one.mkv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"video")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def served(place: Path) -> Iterator[str]:
+    """The address of that directory."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(place)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+class Bucket(MemoryFileSystem):  # type: ignore[misc]
+    """A file system without rights, as a bucket of somebody else."""
+
+    protocol = "lockedbucket"
+
+    def info(self, *_: Any, **__: Any) -> Any:
+        raise PermissionError("Forbidden")
+
+
+def names(*sources: str, **options: Any) -> list[str]:
+    return [clip.name for clip in list_clips(sources, **options)]
+
+
+def refused(*sources: str, **options: Any) -> str:
+    with pytest.raises(BadSource) as error:
+        names(*sources, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def write_tar(path: Path, members: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+@pytest.mark.usefixtures("place")
+def test_folders_patterns_and_files_are_listed_as_they_were_named() -> None:
+    everything = ["clips/a.mov", "clips/b.mp4", "clips/deep/a.mov"]
+    assert names("clips/") == names("clips") == everything
+    assert names("clips/**/*.mov") == ["clips/a.mov", "clips/deep/a.mov"]
+    assert names("one.mkv", "clips") == ["one.mkv", *everything]
+    assert len({clip.key for clip in list_clips(["clips"])}) == 3  # two of them have the same file name
+
+
+def test_lists_hold_a_path_a_line_or_a_column_of_paths(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = ["clips/ä 1.mp4", "s3://bucket/2.mp4", "missing.mp4"]
+    (place / "list.txt").write_text("\n".join(paths) + "\n\n", encoding="utf-8")
+    with (place / "list.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["id", "path"], *enumerate(paths)])
+    lines = [json.dumps(path) if path == paths[0] else json.dumps({"url": path}) for path in paths]
+    (place / "list.jsonl").write_text("\n".join(lines))
+    pa.parquet.write_table(pa.table({"id": [0, 1, 2], "video": paths}), place / "list.parquet")
+    for kind in ("txt", "csv", "jsonl", "parquet"):
+        assert names(f"list.{kind}") == paths, kind
+    assert names("list.*") == 4 * paths
+    pa.parquet.write_table(pa.table({"mine": paths}), place / "mine.parquet")
+    assert names("mine.parquet", column="mine") == paths
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a.mp4\nbad-\xff.mp4\r\n")))
+    assert names("-") == ["a.mp4", "bad-\udcff.mp4"]
+    assert Clip("bad-\udcff.mp4").shown_name == r"bad-\udcff.mp4"
+
+
+def test_a_tar_file_gives_its_videos_by_position(place: Path) -> None:
+    long_name = "x/" + "long" * 60 + ".mp4"
+    write_tar(place / "000.tar", {"x/1.mp4": b"one", "x/1.json": b"{}", long_name: b"two", ".3.mp4": b""})
+    one, two = list_clips(["000.tar"])
+    assert one.name == "tar://x/1.mp4::000.tar"
+    with opened(one) as first, opened(two) as second:
+        assert (first, second) == (b"one", b"two")
+    with fsspec.open(one.name) as file:  # the name is one that fsspec knows
+        assert file.read() == b"one"
+    assert one.name in names(".")  # tar files in a folder count
+
+
+def test_a_damaged_tar_file_gives_what_is_before_the_damage_and_an_error(place: Path) -> None:
+    whole = write_tar(place / "000.tar", {"1.mp4": b"x" * 600, "2.mp4": b"y" * 600}).read_bytes()
+    # Headers are at 0 and 1536, the end mark at 3072.
+    for size, found in ((1000, 1), (1536, 1), (1700, 1), (2500, 2), (3072, 2)):
+        (place / "000.tar").write_bytes(whole[:size])
+        *good, bad = list_clips(["000.tar"])
+        assert [clip.name for clip in good] == ["tar://1.mp4::000.tar", "tar://2.mp4::000.tar"][:found], size
+        assert (bad.name, bool(bad.problem)) == ("000.tar", True)
+        with pytest.raises(UnreadableVideo, match=r"000\.tar: .*(end is missing|unexpected end)"), opened(bad):
+            pass
+    (place / "000.tar").write_bytes(whole[:2500])
+    with pytest.raises(UnreadableVideo, match=r"2\.mp4::000\.tar: the tar file is cut short"), opened(good[1]):
+        pass
+    (place / "000.tar").write_bytes(whole[:1536] + b"?" * 512 + whole[2048:])
+    assert [clip.name for clip in list_clips(["000.tar"])] == ["tar://1.mp4::000.tar", "000.tar"]
+    (place / "text.tar").write_text("no tar at all" * 100)
+    (clip,) = list_clips(["text.tar"])
+    assert "cannot be read as a tar file" in clip.problem
+    (place / "list.txt").write_text("gone.tar\n")
+    (clip,) = list_clips(["list.txt"])
+    assert clip.problem == "no such file"
+
+
+def test_addresses_are_read_through_fsspec(place: Path) -> None:
+    bucket = fsspec.filesystem("memory")
+    bucket.pipe({"/videos/a.mp4": b"a", "/videos/deep/b.webm": b"b", "/videos/c.txt": b"a.mp4\n"})
+    assert names("memory://videos") == ["memory:///videos/a.mp4", "memory:///videos/deep/b.webm"]
+    assert names("memory://videos/*.mp4") == ["memory:///videos/a.mp4"]
+    assert names("memory://videos/c.txt") == ["a.mp4"]
+    with opened(Clip("memory://videos/deep/b.webm")) as file:
+        assert not isinstance(file, str | bytes)
+        assert file.read() == b"b"
+    write_tar(place / "000.tar", {"1.mp4": b"one"})
+    bucket.pipe("/videos/000.tar", (place / "000.tar").read_bytes())
+    (member,) = list_clips(["memory://videos/000.tar"])
+    with opened(member) as content:
+        assert content == b"one"
+    assert refused("memory://nothing/here") == "memory://nothing/here: no such file or folder"
+
+
+def test_http_addresses(served: str, place: Path) -> None:
+    (place / "list.csv").write_text("url\na.mp4\n")
+    assert names(f"{served}/list.csv") == ["a.mp4"]
+    assert names(f"{served}/one.mkv") == [f"{served}/one.mkv"]
+    assert refused(f"{served}/gone.csv") == f"{served}/gone.csv: no such file or folder"
+
+
+def test_shards_are_disjoint_and_complete_and_keep_tar_files_whole(place: Path) -> None:
+    paths = [f"{number}.mp4" for number in range(200)]
+    (place / "list.txt").write_text("\n".join(paths))
+    parts = [names("list.txt", shard=Shard(number, 4)) for number in range(1, 5)]
+    assert sorted(name for part in parts for name in part) == sorted(paths)
+    assert min(map(len, parts)) > 25
+    write_tar(place / "000.tar", {f"{number}.mp4": b"" for number in range(9)})
+    assert sorted(len(names("000.tar", shard=Shard(number, 4))) for number in range(1, 5)) == [0, 0, 0, 9]
+    assert Shard.parse("3/16") == Shard(3, 16)
+    for wrong in ("0/4", "5/4", "3", "a/b", "1/"):
+        with pytest.raises(BadSource, match="K/N is possible"):
+            Shard.parse(wrong)
+
+
+def test_each_bad_source_is_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec.register_implementation("lockedbucket", Bucket, clobber=True)
+    (place / "empty").mkdir()
+    (place / "empty.txt").write_text("\n\n")
+    (place / "empty.csv").write_text("")
+    (place / "bad.jsonl").write_text('{"video": "a.mp4"}\n{"video": 3}\n')
+    (place / "worse.jsonl").write_text('{"video": "a.mp4"}\n{"vid\n')
+    (place / "bad.parquet").write_text("no table")
+    assert refused("gone") == "gone: no such file or folder"
+    assert refused("gone/*.mp4") == "gone/*.mp4: no file matches this pattern"
+    assert refused("empty").startswith("empty: no video in this folder (looked for .3gp, ")
+    assert refused("empty.txt") == "empty.txt: lists no path"
+    assert refused("empty.csv") == (
+        "empty.csv: no column video, path or url; its columns are (none): name one with --column"
+    )
+    assert refused("bad.jsonl") == "bad.jsonl: line 2 has 3 where a path was expected"
+    assert refused("worse.jsonl").startswith("worse.jsonl: line 2 is not JSON (")
+    assert "bad.parquet: " in refused("bad.parquet")
+    assert refused("a.tar.gz").startswith("a.tar.gz: a compressed tar file cannot be read from its middle")
+    assert refused("lockedbucket://theirs/x") == "lockedbucket://theirs/x: no permission to read it (Forbidden)"
+    assert refused("nosuch://bucket/x").startswith("nosuch://bucket/x: cannot be read (Protocol not known")
+    assert refused("") == "'': is not a name of a file or folder"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert refused("-") == "-: lists no path"
+
+
+def test_passwords_stay_out_of_tables_and_messages() -> None:
+    clip = Clip("s3://me:secret@bucket/a.mp4?token=abc")
+    assert clip.shown_name == "s3://me:***@bucket/a.mp4?token=***"
+    assert clip.key != Clip("s3://me:secret@bucket/a.mp4?token=abd").key  # the whole name decides
