@@ -14,7 +14,7 @@ test: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 # Cases of a seed are always the same: `make fuzz SEED=3 CASES=2000 DURATION=600`.
 SEED ?= 0
