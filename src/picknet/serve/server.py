@@ -67,10 +67,13 @@ def run(
     service.decoders.start()
     shown = f"[{host}]" if ":" in host else host
     ready(f"http://{shown}:{listening.getsockname()[1]}")
+    server = Server(service, host=host, token=token)
     try:
-        Server(service, host=host, token=token).run(sockets=[listening])
-    except KeyboardInterrupt:
-        pass  # uvicorn raises the signal again after it has stopped
+        server.run(sockets=[listening])
+    except (KeyboardInterrupt, SystemExit):
+        # uvicorn raises a signal again after it has stopped in order, which is how a service usually ends.
+        if not server.started:
+            raise
     finally:
         listening.close()
         service.close()
@@ -94,6 +97,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
+        listening.listen()  # who connects from now on waits until the server has started
     except OSError as error:
         raise AddressInUse(f"{host}:{port}: cannot listen there ({error.strerror or error})") from error
     return listening
