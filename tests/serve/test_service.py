@@ -1,9 +1,11 @@
 """The service answers what the command line prints, says what is wrong in one sentence, and keeps nothing."""
 
 import base64
+import dataclasses
 import http.client
 import io
 import json
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,12 @@ import pytest
 import srt
 from clips import number_of, picture
 from PIL import Image
-from services import TOKEN, Running, until
+from services import TOKEN, Running, StubCaptioner, serving, until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from picknet.serve.app import create_app
+from picknet.serve.service import Limits
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -102,6 +105,7 @@ def test_what_is_no_video_is_told_by_its_name_without_the_path(running: Running,
     [
         ({"path": "clip.mp4", "candidates": 0}, "candidates: Input should be greater than or equal to 1"),
         ({"path": "clip.mp4", "rate": 1, "k": 3}, "rate is 1 and k is 3: one of them is possible"),
+        ({"path": "clip.mp4", "beam": 99}, "beam: Input should be less than or equal to 50"),
         ({}, "a form with either a file (the video) or a path (under the service's root folder) is needed"),
     ],
 )
@@ -230,6 +234,60 @@ def test_an_upload_that_is_too_large_is_refused(running: Running, tmp_path: Path
     assert uploads(running) == []
 
 
+def test_an_upload_that_is_broken_off_leaves_nothing(running: Running) -> None:
+    with socket.create_connection(("127.0.0.1", running.port)) as connection:
+        connection.sendall(
+            f"POST /v1/captions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 99999\r\n"
+            'Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\nContent-Disposition: form-data; name="file"; '
+            'filename="a.mp4"\r\n\r\nhalf'.encode()
+        )
+        until(lambda: "picknet_open_requests 1.0" in metrics(running))
+    until(lambda: "picknet_open_requests 0.0" in metrics(running))
+    assert uploads(running) == []
+
+
+def test_an_upload_that_stalls_is_given_up(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("picknet.serve.guard.UPLOAD_PATIENCE", 0.2)
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+    connection.putrequest("POST", "/v1/captions")
+    for name, value in {**form()[1], "Content-Length": "100"}.items():
+        connection.putheader(name, value)
+    connection.endheaders(b"--b\r\n")
+    answer = connection.getresponse()
+    assert error_of((answer.status, {}, answer.read())) == (408, "no byte of the upload arrived for 0.2 s")
+
+
+def test_a_video_that_is_too_long_or_too_large_is_told(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running.service, "limits", dataclasses.replace(running.service.limits, duration=1.0))
+    answer = ask(running, "POST", "/v1/captions", *form(path="clip.mp4"))
+    assert error_of(answer) == (422, "clip.mp4: lasts 2 s; at most 1 s are possible")
+    monkeypatch.undo()
+    monkeypatch.setattr("picknet.serve.service.MAX_PICTURE_PIXELS", 1000)
+    answer = ask(running, "POST", "/v1/frames", *form(path="clip.mp4"))
+    assert error_of(answer) == (422, "clip.mp4: 96 × 64 pixels a frame; at most 0.001 million are possible")
+
+
+def test_a_service_that_stops_tells_its_jobs_and_streams_and_takes_no_more(films: Path) -> None:
+    captioner = StubCaptioner()
+    captioner.gate.clear()
+    with serving(captioner, Limits(workers=1), root=films) as stopping:
+        body, headers = form(path="clip.mp4", wait=0)
+        id = json.loads(ask(stopping, "POST", "/v1/timelines", body, headers)[2])["id"]
+        until(lambda: captioner.num_waiting == 1)
+        with connect(stream_address(stopping), additional_headers=BEARER) as stream:
+            stopping.service.stop()
+            assert error_of(ask(stopping, "POST", "/v1/timelines", body, headers)) == (503, "the service is stopping")
+            assert ask(stopping, "GET", "/readyz")[0] == 503
+            captioner.gate.set()
+            events = list(stopping.client().events(id))
+            with pytest.raises(ConnectionClosed) as closed:
+                stream.recv(timeout=20)
+    assert (events[-1][0], events[-1][1]["error"]) == ("end", "clip.mp4: the service is stopping")
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1001
+    assert not stopping.service._folder.exists()
+
+
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}])
 def test_nothing_is_answered_without_the_token(running: Running, headers: dict[str, str]) -> None:
     for path in ("/v1/captions", "/v1/jobs/x", "/metrics", "/openapi.json"):
@@ -297,24 +355,24 @@ def stream_address(running: Running) -> str:
 
 
 def test_pictures_on_a_websocket_are_described_as_they_come(running: Running) -> None:
-    with connect(stream_address(running), additional_headers=BEARER) as socket:
+    with connect(stream_address(running), additional_headers=BEARER) as stream:
         for number in (3, 200):
-            socket.send(jpeg(number))
-            assert json.loads(socket.recv(timeout=20))["caption"] == f"number {number}"
-        socket.send(jpeg(77))
-        socket.send("end")
-        last = json.loads(socket.recv(timeout=20))
+            stream.send(jpeg(number))
+            assert json.loads(stream.recv(timeout=20))["caption"] == f"number {number}"
+        stream.send(jpeg(77))
+        stream.send("end")
+        last = json.loads(stream.recv(timeout=20))
         assert (last["caption"], last["seconds"], last["total_picks"]) == ("number 77", 1.0, 3)
         with pytest.raises(ConnectionClosed) as closed:
-            socket.recv(timeout=20)
+            stream.recv(timeout=20)
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1000
 
 
 def test_a_browser_sends_the_token_as_a_protocol(running: Running) -> None:
     name: Any = f"picknet.token.{TOKEN}"
-    with connect(stream_address(running), subprotocols=[name]) as socket:
-        assert socket.subprotocol == name
+    with connect(stream_address(running), subprotocols=[name]) as stream:
+        assert stream.subprotocol == name
         with connect(stream_address(running), subprotocols=[name]) as second, pytest.raises(ConnectionClosed) as closed:
             second.recv(timeout=20)  # one worker, one stream
     assert closed.value.rcvd is not None
@@ -326,7 +384,7 @@ def test_a_browser_sends_the_token_as_a_protocol(running: Running) -> None:
 
 
 def test_what_is_no_picture_ends_the_stream_with_a_reason(running: Running) -> None:
-    with connect(stream_address(running), additional_headers=BEARER) as socket:
-        socket.send(b"not a picture")
-        message = json.loads(socket.recv(timeout=20))["error"]["message"]
+    with connect(stream_address(running), additional_headers=BEARER) as stream:
+        stream.send(b"not a picture")
+        message = json.loads(stream.recv(timeout=20))["error"]["message"]
     assert message == "picture: cannot be read; JPEG, PNG and WebP are possible"

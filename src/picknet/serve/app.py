@@ -24,7 +24,7 @@ from picknet.results import Segment
 from picknet.serve.examples import CAPTION, FRAMES, JOB, TIMELINE
 from picknet.serve.guard import Refused, error_body
 from picknet.serve.jobs import Busy, Job, State
-from picknet.serve.service import Clip, NoSuchFile, Service
+from picknet.serve.service import MAX_SIDE, Clip, NoSuchFile, Service
 from picknet.serve.streaming import follow
 
 Result = TypeVar("Result")
@@ -127,7 +127,9 @@ def _add_videos(app: FastAPI, service: Service) -> None:
             ),
         ] = "base64",
         image_format: Annotated[str, Form(pattern="^(jpeg|png)$")] = "jpeg",
-        max_side: Annotated[int | None, Form(ge=1, description="Shrink images with a longer side.")] = None,
+        max_side: Annotated[
+            int, Form(ge=1, le=MAX_SIDE, description="Shrink images with a longer side.")
+        ] = MAX_SIDE,
     ) -> JSONResponse:
         """The few frames that show what happens."""
         settings: dict[str, Any] = {

@@ -139,11 +139,15 @@ class Guard:
 
     def _check(self, scope: Message) -> None:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get("host", "")
-        if self._hosts is not None and urlsplit(f"//{host}").hostname not in self._hosts:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        try:
+            host_name, site = urlsplit(f"//{host}").hostname, origin and urlsplit(origin).netloc
+        except ValueError:
+            raise Refused(400, "the header Host or Origin is not an address") from None
+        if self._hosts is not None and host_name not in self._hosts:
             # Another name for this machine's own address is how a web page gets at services of its visitors.
             raise Refused(403, f"the host name is not one of {', '.join(sorted(self._hosts))}")
-        if (origin := headers.get("origin")) is not None and urlsplit(origin).netloc != host:
+        if origin is not None and site != host:
             raise Refused(403, "requests from pages of other sites are not answered")
         if self._token is None or scope["path"] in OPEN_PATHS:
             return

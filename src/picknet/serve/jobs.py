@@ -102,7 +102,7 @@ class Jobs:
 
     @property
     def num_open(self) -> int:
-        return sum(job.ended is None for job in self._jobs.values())
+        return sum(job.ended is None for job in list(self._jobs.values()))
 
     def stop(self, reason: str) -> None:
         """Cancel all jobs: each ends at its next frame."""

@@ -19,18 +19,22 @@ from picknet.errors import BadSetting, PicknetError
 from picknet.picking.budget import MAX_BUDGET
 from picknet.picking.picker import Picker, glance_kind
 from picknet.results import Caption, Segment
-from picknet.serve.decoding import GIB, Decoders, RemoteVideo
+from picknet.serve.decoding import GIB, MAX_PICTURE_PIXELS, Decoders, RemoteVideo
 from picknet.serve.jobs import Job, Jobs
 from picknet.show.frames import anthropic_parts, encode, openai_parts
 from picknet.workers import num_cores
 
+MAX_FRAMES = 64
+"""Of an answer with pictures."""
+MAX_SIDE = 2048
+"""Pixels of the longer side of a picture in an answer."""
 FRAME_FORMATS = ("base64", "json", "openai", "anthropic")
 _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """Seconds, for histograms."""
 
 
-class TooLong(PicknetError):
-    """A video that is longer than the service takes."""
+class TooMuchVideo(PicknetError):
+    """A video that is longer or larger than the service takes."""
 
 
 class NoSuchFile(PicknetError):
@@ -168,13 +172,14 @@ class Service:
         exact: bool = False,
         format: str = "base64",
         image_format: str = "jpeg",
-        max_side: int | None = None,
+        max_side: int = MAX_SIDE,
     ) -> Any:
         """What `picknet pick --budget` prints in these formats; with base64 a list of its lines."""
         if format not in FRAME_FORMATS:
             raise BadSetting(f"format is {format!r}: {', '.join(FRAME_FORMATS)} are possible")
-        if not 1 <= budget <= MAX_BUDGET:
-            raise BadSetting(f"budget is {budget}: 1 to {MAX_BUDGET:,} frames are possible")
+        most = MAX_BUDGET if format == "json" else MAX_FRAMES
+        if not 1 <= budget <= most:
+            raise BadSetting(f"budget is {budget}: 1 to {most:,} frames are possible in this format")
         options: Mapping[str, Any] = {"image_format": image_format, "max_side": max_side}
         with self._at_work("frames", clip, None) as video:
             picked = self.captioner.picked(video, budget=budget, exact=exact)
@@ -237,7 +242,10 @@ class Service:
         ) as video:
             if (video.seconds or 0.0) > self.limits.duration:
                 lasts, limit = f"{video.seconds:.0f} s", f"{self.limits.duration:g} s"
-                raise TooLong(f"{clip.name}: lasts {lasts}; at most {limit} are possible")
+                raise TooMuchVideo(f"{clip.name}: lasts {lasts}; at most {limit} are possible")
+            if video.width * video.height > MAX_PICTURE_PIXELS:
+                size, limit = f"{video.width} × {video.height}", f"{MAX_PICTURE_PIXELS / 1e6:g} million"
+                raise TooMuchVideo(f"{clip.name}: {size} pixels a frame; at most {limit} are possible")
             yield video
         decoding = video.decoding_seconds
         self.metrics.stage_seconds.labels(what, "decode").observe(decoding)
