@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,13 +38,13 @@ class StubCaptioner:
         self.num_waiting = 0
 
     def picker_at(self, rate: float = 1.0, *, spread: bool = True) -> object:
-        return object()
+        return SimpleNamespace(rate=rate)
 
     def counted_picker(self, k: int) -> object:
         return object()
 
-    def caption(self, video: Any, *, candidates: int = 1, **_: Any) -> Caption:
-        frames = list(video.sample_evenly(count=4))
+    def caption(self, video: Any, *, picker: Any = None, candidates: int = 1, **_: Any) -> Caption:
+        frames = list(video.sample_evenly(count=round(4 * getattr(picker, "rate", 1))))
         self._wait()
         text = " ".join(str(number_of(frame.pixels(64))) for frame in frames)
         picks = tuple(Pick(frame.index, frame.seconds, 0.5, frame.number) for frame in frames)

@@ -26,6 +26,7 @@ from picknet.serve.guard import Refused, error_body
 from picknet.serve.jobs import Busy, Job, State
 from picknet.serve.service import MAX_SIDE, Clip, NoSuchFile, Service
 from picknet.serve.streaming import follow
+from picknet.serve.web import add_page
 
 Result = TypeVar("Result")
 
@@ -77,6 +78,7 @@ def create_app(service: Service) -> FastAPI:
     _add_videos(app, service)
     _add_jobs(app, service)
     _add_health(app, service)
+    add_page(app)
 
     @app.websocket("/v1/stream")
     async def stream(

@@ -14,14 +14,15 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 
 from picknet.serve.service import Service
+from picknet.serve.web import PAGE_FILES
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""For load balancers, which have no token. They tell nothing but yes or no."""
+OPEN_PATHS = frozenset({"/healthz", "/readyz", *PAGE_FILES})
+"""For load balancers, which have no token and learn nothing but yes or no, and for the page, which asks for it."""
 UPLOAD_PATIENCE = 30.0
 """Seconds without a byte after which an upload is given up."""
 RETRY_SECONDS = 2
