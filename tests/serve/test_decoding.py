@@ -16,6 +16,7 @@ from picknet.captioner import load
 from picknet.model.folder import DEFAULT_MODEL, SHIPPED
 from picknet.serve.decoding import Decoders, LostDecoder, TooSlow
 from picknet.video.file import Video
+from picknet.video.frame import NoSuchGlance
 from picknet.video.pictures import UnreadablePicture
 from picknet.video.source import UnreadableVideo
 
@@ -48,6 +49,8 @@ def test_a_remote_video_has_the_frames_of_the_file(decoders: Decoders, clip: Pat
             np.testing.assert_array_equal(one.pixels(), other.pixels())
             np.testing.assert_array_equal(one.pixels(33), other.pixels(33))
             np.testing.assert_array_equal(one.thumbnail(20), other.thumbnail(20))
+            with pytest.raises(NoSuchGlance):
+                other.glance_as("motion")
         times = [frame.seconds for frame in near.sample_by_time(fps=2, only={1, 3})]
         assert [frame.seconds for frame in far.sample_by_time(fps=2, only={1, 3})] == times
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from picknet.config import GlanceKind
 from picknet.errors import PicknetError
 from picknet.video.file import Video
-from picknet.video.frame import Frame
+from picknet.video.frame import Frame, NoSuchGlance
 from picknet.video.pictures import UnreadablePicture
 from picknet.video.source import UnreadableVideo
 
@@ -190,7 +190,11 @@ class RemoteFrame(Frame):
         return self._glance
 
     def glance_as(self, kind: GlanceKind) -> Pixels:
-        return self._other_glance if kind == self._kind and self._other_glance is not None else self.glance()[None]
+        if kind == "grey":
+            return self.glance()[None]
+        if kind == self._kind and self._other_glance is not None:
+            return self._other_glance
+        raise NoSuchGlance(f"the frame at {self.seconds:.1f} s has no {kind}: its video was opened for {self._kind}")
 
     def pixels(self, size: int | None = None) -> Pixels:
         return self._video.asked("pixels", id=self._id, size=size).pixels()

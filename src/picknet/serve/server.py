@@ -2,6 +2,7 @@
 
 import ipaddress
 import socket
+import threading
 from collections.abc import Callable
 from types import FrameType
 
@@ -87,7 +88,8 @@ class Server(uvicorn.Server):
         self._service = service
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._service.stop()
+        # In a thread, since a signal handler must not wait for a lock that the interrupted code may hold.
+        threading.Thread(target=self._service.stop, name="picknet stop").start()
         super().handle_exit(sig, frame)
 
 
