@@ -275,6 +275,7 @@ def test_a_service_that_stops_tells_its_jobs_and_streams_and_takes_no_more(films
         id = json.loads(ask(stopping, "POST", "/v1/timelines", body, headers)[2])["id"]
         until(lambda: captioner.num_waiting == 1)
         with connect(stream_address(stopping), additional_headers=BEARER) as stream:
+            until(lambda: "picknet_open_streams 1.0" in metrics(stopping))
             stopping.service.stop()
             assert error_of(ask(stopping, "POST", "/v1/timelines", body, headers)) == (503, "the service is stopping")
             assert ask(stopping, "GET", "/readyz")[0] == 503
@@ -373,6 +374,7 @@ def test_a_browser_sends_the_token_as_a_protocol(running: Running) -> None:
     name: Any = f"picknet.token.{TOKEN}"
     with connect(stream_address(running), subprotocols=[name]) as stream:
         assert stream.subprotocol == name
+        until(lambda: "picknet_open_streams 1.0" in metrics(running))
         with connect(stream_address(running), subprotocols=[name]) as second, pytest.raises(ConnectionClosed) as closed:
             second.recv(timeout=20)  # one worker, one stream
     assert closed.value.rcvd is not None

@@ -118,6 +118,7 @@ def test_the_camera_is_described_and_a_lost_connection_is_tried_again(page: Any,
     address = f"ws://127.0.0.1:{running.port}/v1/stream"
     page.click("#tab-camera")
     with connect(address, additional_headers={"Authorization": f"Bearer {TOKEN}"}):  # the only place for a stream
+        until(lambda: running.service.metrics.open_streams._value.get() == 1)
         page.click("#camera-button")
         wait_for(page, "#error", "^The connection was lost; trying again.$")
     wait_for(page, "#camera-sentence", r"^number \d+$")

@@ -65,9 +65,9 @@ class Decoders:
             self._idle.put(decoder)
 
     def start(self) -> None:
-        """Start all children, so that the first requests need not wait for them."""
+        """Start all children in the background, so that the first requests need not wait for them."""
         for decoder in self._all:
-            decoder.start()
+            decoder.launch()
 
     def close(self) -> None:
         for decoder in self._all:
@@ -268,8 +268,10 @@ class _Decoder:
         self._lock = threading.Lock()  # a service that stops ends its children from another thread
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
+        self._is_ready = False
 
-    def start(self) -> None:
+    def launch(self) -> None:
+        """Start the process, unless there is one."""
         with self._lock:
             if self._connection is not None:
                 return
@@ -278,10 +280,16 @@ class _Decoder:
             process = context.Process(target=_decode, args=(theirs, self._memory), daemon=True)
             process.start()
             theirs.close()
-            self._process, self._connection = process, connection
-        if not connection.poll(START_SECONDS):
-            raise EOFError
-        connection.recv_bytes(1)
+            self._process, self._connection, self._is_ready = process, connection, False
+
+    def start(self) -> None:
+        """The same, and wait until it takes questions."""
+        self.launch()
+        if not self._is_ready:
+            if not self.has_answer(START_SECONDS):
+                raise EOFError
+            self._opened().recv_bytes(1)
+            self._is_ready = True
 
     @property
     def is_running(self) -> bool:
