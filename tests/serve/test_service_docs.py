@@ -82,6 +82,17 @@ def test_what_would_not_be_safe_is_refused(
     assert message in capsys.readouterr().err
 
 
+def test_a_port_that_is_taken_is_told_and_leaves_nothing(
+    shipped: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(SystemExit) as exit:
+        main(["serve", "--port", str(shipped.port)])
+    assert exit.value.code == 1
+    assert f"127.0.0.1:{shipped.port}: cannot listen there (Address already in use)" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 @on_linux
 def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
     process = subprocess_of("serve", "--port", "0", "--workers", "1", env={"TMPDIR": str(tmp_path), "PATH": ""})

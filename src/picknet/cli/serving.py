@@ -90,6 +90,8 @@ def serve(
         from picknet.serve.server import check_address, run
         from picknet.serve.service import Limits, Service
     except ModuleNotFoundError as error:
+        if str(error.name).startswith("picknet"):
+            raise
         missing = f"the service needs {error.name}, which is not installed"
         raise MissingFramework(f'{missing}; pip install "picknet[serve]"') from error
 

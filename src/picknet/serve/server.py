@@ -1,5 +1,6 @@
 """Listening: which addresses are safe, and how the service starts and stops."""
 
+import contextlib
 import ipaddress
 import socket
 import threading
@@ -64,20 +65,17 @@ def run(
     ready: Callable[[str], object] = lambda address: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, and then finish what is at work. ready: called with the address."""
-    listening = _listen(host, port)
-    service.decoders.start()
-    shown = f"[{host}]" if ":" in host else host
-    ready(f"http://{shown}:{listening.getsockname()[1]}")
-    server = Server(service, host=host, token=token)
-    try:
-        server.run(sockets=[listening])
-    except (KeyboardInterrupt, SystemExit):
-        # uvicorn raises a signal again after it has stopped in order, which is how a service usually ends.
-        if not server.started:
-            raise
-    finally:
-        listening.close()
-        service.close()
+    with contextlib.closing(service), _listen(host, port) as listening:
+        service.decoders.start()
+        shown = f"[{host}]" if ":" in host else host
+        ready(f"http://{shown}:{listening.getsockname()[1]}")
+        server = Server(service, host=host, token=token)
+        try:
+            server.run(sockets=[listening])
+        except (KeyboardInterrupt, SystemExit):
+            # uvicorn raises a signal again after it has stopped in order, which is how a service usually ends.
+            if not server.started:
+                raise
 
 
 class Server(uvicorn.Server):
@@ -96,10 +94,12 @@ class Server(uvicorn.Server):
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen()  # who connects from now on waits until the server has started
+        with contextlib.ExitStack() as stack:
+            listening = stack.enter_context(socket.socket(family, kind, protocol))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen()  # who connects from now on waits until the server has started
+            stack.pop_all()
     except OSError as error:
         raise AddressInUse(f"{host}:{port}: cannot listen there ({error.strerror or error})") from error
     return listening
