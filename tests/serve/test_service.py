@@ -15,7 +15,7 @@ import pytest
 import srt
 from clips import number_of, picture
 from PIL import Image
-from services import TOKEN, Running, StubCaptioner, serving, until
+from services import TOKEN, Running, StubCaptioner, client_example, serving, until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
@@ -199,6 +199,24 @@ def test_no_more_jobs_than_the_queue_holds(running: Running, job: str) -> None:
 def test_an_unknown_job_is_not_found(running: Running) -> None:
     for path in ("/v1/jobs/none", "/v1/jobs/none/events", "/v1/jobs/none/result"):
         assert ask(running, "GET", path)[0] == 404
+
+
+# --- The client in the examples ---------------------------------------------------------------------------------------
+
+
+def test_the_example_prints_captions_timelines_and_frames(
+    running: Running, clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: object) -> str:
+        client_example().main([*map(str, arguments), "--address", running.address, "--token", TOKEN])
+        return capsys.readouterr().out
+
+    assert run("caption", clip) == "7 22 37 52\n"
+    assert run("timeline", clip).splitlines()[0] == "0:00:00-0:00:00  number 0"
+    assert run("frames", clip, "--budget", 2, "--out", tmp_path) == f"{tmp_path}/0001.jpg\n{tmp_path}/0002.jpg\n"
+    assert number_of(np.asarray(Image.open(tmp_path / "0002.jpg"))) == 45
+    with pytest.raises(SystemExit, match=r"^client\.py: .*refused"):
+        client_example().main(["caption", str(clip), "--address", "http://127.0.0.1:1"])
 
 
 # --- Limits and access ------------------------------------------------------------------------------------------------
