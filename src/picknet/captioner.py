@@ -25,6 +25,7 @@ from picknet.picking.learned import CountedPicker, PickNetPicker, RatePicker, le
 from picknet.picking.picker import Picker, glance_kind, is_random, looks_ahead
 from picknet.results import Caption, Picked, Segment, Update
 from picknet.timeline import segments
+from picknet.video.file import Video
 from picknet.video.frame import GLANCE_SIZE, BadPixels, Frame
 from picknet.video.live import Live
 from picknet.video.source import Source, UnreachableSource, UnreadableVideo, is_binary_file
@@ -83,7 +84,7 @@ class Captioner:
 
     def caption(
         self,
-        source: Source,
+        source: Source | Video,
         *,
         picker: Picker | None = None,
         beam: int | None = None,
@@ -93,8 +94,8 @@ class Captioner:
     ) -> Caption:
         """One sentence about a whole video.
 
-        source: a path, bytes, an open binary file, an http(s) address of a file, an array of frames (n, H, W, 3) uint8
-            RGB, or an iterable of `Frame`s or of arrays (H, W, 3).
+        source: a path, bytes, an open binary file, an http(s) address of a file, an open `Video`, an array of frames
+            (n, H, W, 3) uint8 RGB, or an iterable of `Frame`s or of arrays (H, W, 3).
         num_frames: evenly spaced frames to sample from a video or an array, by default as in training. Frames from an
             iterable are all used.
         candidates: number of sentences in `Caption.candidates`; the caption is the same with any number.
@@ -175,7 +176,7 @@ class Captioner:
 
     def timeline(
         self,
-        source: Source,
+        source: Source | Video,
         *,
         fps: float = 2.0,
         picker: Picker | None = None,
@@ -203,7 +204,7 @@ class Captioner:
 
     def pick(
         self,
-        source: Source | Live,
+        source: Source | Live | Video,
         *,
         budget: int | None = None,
         exact: bool = False,
@@ -225,7 +226,7 @@ class Captioner:
 
     def picked(
         self,
-        source: Source | Live,
+        source: Source | Live | Video,
         *,
         budget: int | None = None,
         exact: bool = False,
@@ -271,7 +272,7 @@ class Captioner:
         return self.describer.writer.greedy(state)
 
     def _caption(
-        self, source: Source, settings: "_Settings", on_frame: OnFrame = lambda seconds: None
+        self, source: Source | Video, settings: "_Settings", on_frame: OnFrame = lambda seconds: None
     ) -> Caption:
         count = settings.num_frames
         self.runtime.compile_ahead()

@@ -180,20 +180,20 @@ class EndlessSource(BadSetting):
     """A live source where a finite one is needed."""
 
 
-def check_finite(source: Source | Live) -> None:
+def check_finite(source: Source | Live | Video) -> None:
     """Refuse cameras, pipes and network streams."""
     if _is_endless(source):
         raise EndlessSource(f"{source_name(source)}: a live source, which may have no end; `stream` describes those")
 
 
-def _is_endless(source: Source | Live) -> bool:
+def _is_endless(source: Source | Live | Video) -> bool:
     # Of an http(s) address, `Video` finds out whether it is finite.
     return source.is_live if isinstance(source, Live) else is_live(source) and not is_http(source)
 
 
-def source_name(source: Source | Live) -> str:
+def source_name(source: Source | Live | Video) -> str:
     """What results and messages call a source; the password of an address is hidden."""
-    if isinstance(source, Live):
+    if isinstance(source, Live | Video):
         return source.name
     if isinstance(source, str | os.PathLike | int):
         return locate(source).name
@@ -207,7 +207,7 @@ def source_name(source: Source | Live) -> str:
 
 @contextlib.contextmanager
 def open_source(
-    source: Source | Live,
+    source: Source | Live | Video,
     sampling: Sampling,
     picker: Picker,
     *,
@@ -217,12 +217,17 @@ def open_source(
 ) -> Iterator[Walk]:
     """A finite source, open within the block: a video sampled by `sampling`, or all frames that are given.
 
+    A `Video` stays open: it belongs to the caller, who opened it with the picker's kind of glance.
+
     fps: rate of frames that are given as arrays. array_samples: evenly spaced frames to take of one array.
     """
     check_finite(source)
     if isinstance(source, Live):
         with source:
             yield Walk(source.name, source, picker, source, on_frame=on_frame)
+        return
+    if isinstance(source, Video):
+        yield Walk(source.name, *sampling(source, picker), source, on_frame=on_frame)
         return
     if isinstance(source, str | os.PathLike | bytes | bytearray) or is_binary_file(source):
         with Video(source, glance=glance_kind(picker)) as video:
@@ -245,7 +250,7 @@ def open_source(
 
 
 def pick_frames(
-    source: Source | Live,
+    source: Source | Live | Video,
     *,
     picker: Picker | None,
     budget: int | None,
@@ -271,7 +276,7 @@ def pick_frames(
             sampling, array_samples = _for_budget(budget), None
     else:
         raise BadSetting("neither a picker nor a budget is given: one of them is needed")
-    if picker is None and not exact and (isinstance(source, Live) or is_live(source)):
+    if not isinstance(source, Video) and picker is None and not exact and (isinstance(source, Live) or is_live(source)):
         opened = _follow(source, chosen, on_frame=on_frame)
     elif _is_endless(source):
         refused = "a picker" if picker is not None else "exact"

@@ -23,6 +23,7 @@ from picknet.cli.evaluations import calibrate, compare, evaluate
 from picknet.cli.frames import pick
 from picknet.cli.help import Command, Group, UsageError
 from picknet.cli.models import info
+from picknet.cli.serving import serve
 from picknet.cli.streams import stream
 from picknet.cli.terminal import say
 from picknet.cli.timelines import timeline
@@ -42,7 +43,7 @@ app = typer.Typer(
     "`picknet VIDEO` is short for `picknet caption VIDEO`; `picknet COMMAND --help` explains a command.",
 )
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Describe videos": (caption, timeline, stream, pick, batch),
+    "Describe videos": (caption, timeline, stream, pick, batch, serve),
     "Models": (info, train, export, report),
     "Measure models": (evaluate, compare, calibrate),
 }

@@ -1,0 +1,339 @@
+"""The addresses of the service: what clients send, and what they get. The work is done in `service.py`."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, FastAPI, File, Form, Query, Request, Response, UploadFile, WebSocket
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+
+from picknet import timeline
+from picknet.captioner import MAX_CANDIDATES
+from picknet.config import BadConfig
+from picknet.errors import BadSetting, PicknetError
+from picknet.picking.budget import MAX_BUDGET
+from picknet.picking.picker import BadPicker
+from picknet.results import Segment
+from picknet.serve.examples import CAPTION, FRAMES, JOB, TIMELINE
+from picknet.serve.guard import Refused, error_body
+from picknet.serve.jobs import Busy, Job, State
+from picknet.serve.service import MAX_SIDE, Clip, NoSuchFile, Service
+from picknet.serve.streaming import follow
+from picknet.serve.web import add_page
+
+Result = TypeVar("Result")
+
+POLL_SECONDS = 0.1
+"""How often an answer that waits for a job looks at it."""
+MAX_SAMPLES = 1000
+MAX_BEAM = 50
+TIMELINE_FORMATS = {
+    "json": "application/json",
+    "jsonl": "application/jsonl",
+    "csv": "text/csv",
+    "srt": "application/x-subrip",
+    "vtt": "text/vtt",
+    "text": "text/plain",
+}
+"""Format -> media type."""
+
+Upload = Annotated[UploadFile | None, File(description="The video, unless `path` names one.")]
+RootPath = Annotated[str | None, Form(description="Path of a video under the service's --root, unless it is sent.")]
+Rate = Annotated[float | None, Form(gt=0, le=100, description="The dial: 2 picks more frames, 0.5 fewer.")]
+Beam = Annotated[int | None, Form(ge=1, le=MAX_BEAM, description="Beam width; 1 is greedy.")]
+MinConfidence = Annotated[
+    float | None, Form(ge=0, le=1, description="Leave out a caption with a lower confidence; `not_sure` says why.")
+]
+TimelineFormat = Annotated[str, Form(pattern=f"^({'|'.join(TIMELINE_FORMATS)})$")]
+
+
+def create_app(service: Service) -> FastAPI:
+    """The application, without the checks of `guard.py`."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.stop()
+
+    app = FastAPI(
+        title="picknet",
+        description="Describe a video from the few frames that matter.",
+        version="1",
+        docs_url=None,  # it would load scripts from elsewhere
+        redoc_url=None,
+        lifespan=lifespan,
+        responses={status: _documented(text) for status, text in _REFUSALS.items()},
+    )
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _bad_request)
+    app.add_exception_handler(PicknetError, _picknet_error)
+    app.add_exception_handler(Exception, _internal_error)
+    _add_videos(app, service)
+    _add_jobs(app, service)
+    _add_health(app, service)
+    add_page(app)
+
+    @app.websocket("/v1/stream")
+    async def stream(
+        socket: WebSocket,
+        fps: Annotated[float | None, Query(gt=0, le=1000)] = None,
+        rate: Annotated[float, Query(gt=0, le=100)] = 1.0,
+        min_confidence: Annotated[float | None, Query(ge=0, le=1)] = None,
+    ) -> None:
+        await follow(service, socket, fps=fps, rate=rate, min_confidence=min_confidence)
+
+    return app
+
+
+# --- Videos ---
+
+
+def _add_videos(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/captions", responses={200: _example("The caption, as `picknet caption --format json`.", CAPTION)})
+    async def captions(
+        file: Upload = None,
+        path: RootPath = None,
+        candidates: Annotated[int, Form(ge=1, le=MAX_CANDIDATES, description="Number of sentences.")] = 1,
+        min_confidence: MinConfidence = None,
+        rate: Rate = None,
+        k: Annotated[int | None, Form(ge=1, le=MAX_SAMPLES, description="Exactly this many picks.")] = None,
+        frames: Annotated[int | None, Form(ge=1, le=MAX_SAMPLES, description="Frames to sample.")] = None,
+        beam: Beam = None,
+    ) -> JSONResponse:
+        """One sentence about a video."""
+        settings: dict[str, Any] = {
+            "candidates": candidates, "min_confidence": min_confidence, "rate": rate, "k": k, "num_frames": frames,
+            "beam": beam,
+        }  # fmt: skip
+        return JSONResponse(await _worked(service, "captions", file, path, partial(service.caption, **settings)))
+
+    @app.post("/v1/frames", responses={200: _example("The frames, as `picknet pick --budget`.", FRAMES)})
+    async def frames(
+        file: Upload = None,
+        path: RootPath = None,
+        budget: Annotated[int, Form(ge=1, le=MAX_BUDGET, description="At most this many frames.")] = 8,
+        exact: Annotated[bool, Form(description="Exactly as many, even if little happens.")] = False,
+        format: Annotated[
+            str,
+            Form(
+                pattern="^(base64|json|openai|anthropic)$",
+                description="base64: a list of frames with their image; json: their times alone; openai, anthropic: "
+                "content of a chat message.",
+            ),
+        ] = "base64",
+        image_format: Annotated[str, Form(pattern="^(jpeg|png)$")] = "jpeg",
+        max_side: Annotated[
+            int, Form(ge=1, le=MAX_SIDE, description="Shrink images with a longer side.")
+        ] = MAX_SIDE,
+    ) -> JSONResponse:
+        """The few frames that show what happens."""
+        settings: dict[str, Any] = {
+            "budget": budget, "exact": exact, "format": format, "image_format": image_format, "max_side": max_side
+        }  # fmt: skip
+        return JSONResponse(await _worked(service, "frames", file, path, partial(service.frames, **settings)))
+
+    @app.post(
+        "/v1/timelines",
+        responses={
+            200: _example("The timeline, as `picknet timeline`.", TIMELINE),
+            202: _example("It takes longer than `wait`: a job. `Location` is its address.", JOB),
+        },
+    )
+    async def timelines(
+        file: Upload = None,
+        path: RootPath = None,
+        format: TimelineFormat = "json",
+        fps: Annotated[float, Form(gt=0, le=30, description="Frames to glance at per second.")] = 2.0,
+        rate: Rate = None,
+        beam: Beam = None,
+        min_confidence: MinConfidence = None,
+        wait: Annotated[float, Form(ge=0, le=60, description="Seconds after which the answer is a job.")] = 20.0,
+    ) -> Response:
+        """A sentence for each scene of a film."""
+        clip = await _clip(service, file, path)
+        try:
+            job = service.timeline(clip, fps=fps, rate=rate, beam=beam, min_confidence=min_confidence)
+        except BaseException:
+            clip.delete()
+            raise
+        until = time.monotonic() + wait
+        while not job.is_over.is_set() and time.monotonic() < until:
+            await asyncio.sleep(POLL_SECONDS)
+        if job.is_over.is_set():
+            return _timeline(job, format, service.captioner.name)
+        return JSONResponse(job.to_dict(), 202, {"location": f"/v1/jobs/{job.id}"})
+
+
+async def _clip(service: Service, file: UploadFile | None, path: str | None) -> Clip:
+    if file is not None and path is None:
+        return await asyncio.to_thread(service.stored, file.file, file.filename)
+    if file is None and path is not None:
+        return await asyncio.to_thread(service.under_root, path)
+    raise Refused(400, "a form with either a file (the video) or a path (under the service's root folder) is needed")
+
+
+async def _worked(
+    service: Service, what: str, file: UploadFile | None, path: str | None, work: Callable[[Clip], Result]
+) -> Result:
+    """What the work makes of the video, done in turn by the service's threads."""
+    clip = await _clip(service, file, path)
+    start = time.monotonic()
+
+    def timed() -> Result:
+        service.metrics.stage_seconds.labels(what, "wait").observe(time.monotonic() - start)
+        return work(clip)
+
+    try:
+        return await asyncio.get_running_loop().run_in_executor(service.pool, timed)
+    finally:
+        clip.delete()
+
+
+# --- Jobs ---
+
+
+def _add_jobs(app: FastAPI, service: Service) -> None:
+    def found(id: str) -> Job:
+        job = service.jobs.get(id)
+        if job is None:
+            raise Refused(404, "no such job: finished ones are forgotten after an hour")
+        return job
+
+    Found = Annotated[Job, Depends(found)]
+
+    @app.get("/v1/jobs/{id}", responses={200: _example("Where it stands.", JOB)})
+    async def job_state(job: Found) -> JSONResponse:
+        """How far a job is."""
+        return JSONResponse(job.to_dict())
+
+    @app.get("/v1/jobs/{id}/result", responses={200: _example("The timeline, as `picknet timeline`.", TIMELINE)})
+    async def job_result(
+        job: Found, format: Annotated[str, Query(pattern=f"^({'|'.join(TIMELINE_FORMATS)})$")] = "json"
+    ) -> Response:
+        """The timeline of a finished job."""
+        if not job.is_over.is_set():
+            raise Refused(409, f"the job is {job.state}: ask again when it is done")
+        return _timeline(job, format, service.captioner.name)
+
+    @app.delete("/v1/jobs/{id}", responses={200: _example("Where it stood.", JOB)})
+    async def job_cancelled(job: Found) -> JSONResponse:
+        """Cancel a job."""
+        job.cancel()
+        return JSONResponse(job.to_dict())
+
+    @app.get("/v1/jobs/{id}/events", response_class=EventSourceResponse)
+    async def job_events(job: Found) -> AsyncIterator[ServerSentEvent]:
+        """Server-sent events: `segment` with each segment, `progress` with the job, at last `end` with the job."""
+        async for event in _events(job):
+            yield event
+
+
+async def _events(job: Job) -> AsyncIterator[ServerSentEvent]:
+    num_sent, last = 0, None
+    while True:
+        is_over = job.is_over.is_set()  # before the segments: none comes after it
+        for segment in job.segments[num_sent:]:
+            num_sent += 1
+            yield ServerSentEvent(event="segment", data=segment.to_dict())
+        state = job.to_dict()
+        if is_over:
+            yield ServerSentEvent(event="end", data=state)
+            return
+        if state != last:
+            last = state
+            yield ServerSentEvent(event="progress", data=state)
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _timeline(job: Job, format: str, model: str) -> Response:
+    if job.error is not None:
+        raise Refused(409, str(job.error)) if job.state is State.cancelled else job.error
+    writers: dict[str, Callable[[Iterable[Segment]], Iterator[str]]] = {
+        "json": partial(timeline.as_json, video=job.video, model=model),
+        "jsonl": timeline.as_jsonl,
+        "csv": partial(timeline.as_csv, video=job.video),
+        "srt": timeline.as_srt,
+        "vtt": timeline.as_vtt,
+        "text": timeline.as_text,
+    }
+    return Response("".join(writers[format](job.segments)), media_type=TIMELINE_FORMATS[format])
+
+
+# --- Health ---
+
+
+def _add_health(app: FastAPI, service: Service) -> None:
+    @app.get("/healthz", response_class=PlainTextResponse)
+    async def healthz() -> str:
+        """Whether the process answers."""
+        return "ok\n"
+
+    @app.get("/readyz", response_class=PlainTextResponse)
+    async def readyz() -> str:
+        """Whether it takes work: not while it stops."""
+        if service.is_stopping.is_set():
+            raise Refused(503, "the service is stopping")
+        return "ok\n"
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Figures for Prometheus."""
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+# --- Errors ---
+
+
+_REFUSALS = {
+    400: "A setting or a form that is not possible.",
+    401: "No token, or a wrong one.",
+    403: "A host name or a page of another site.",
+    404: "No such file, job or address.",
+    408: "The upload stalled.",
+    413: "The upload is too large.",
+    422: "The video cannot be read, is too long, or takes too long.",
+    429: "Too many requests; `Retry-After` says when to try again.",
+    503: "The service is stopping.",
+}
+
+
+def _documented(text: str) -> dict[str, Any]:
+    return _example(text, error_body(422, "clip.mp4: not a known video format"))
+
+
+def _example(text: str, content: Any) -> dict[str, Any]:
+    return {"description": text, "content": {"application/json": {"example": content}}}
+
+
+def _error(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse(error_body(status, message), status, headers)
+
+
+async def _http_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return _error(error.status_code, error.detail, dict(error.headers or {}))
+
+
+async def _bad_request(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return _error(400, "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors()))
+
+
+async def _picknet_error(_: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, Busy):
+        refused = Refused(429, str(error))
+        return _error(429, refused.detail, dict(refused.headers or {}))
+    if isinstance(error, NoSuchFile):
+        return _error(404, str(error))
+    return _error(400 if isinstance(error, BadSetting | BadConfig | BadPicker) else 422, str(error))
+
+
+async def _internal_error(_: Request, error: Exception) -> JSONResponse:
+    return _error(500, "internal error; the service's log says more")

@@ -1,0 +1,442 @@
+"""Videos from strangers, decoded in child processes with limits on time and memory.
+
+A child decodes one video at a time and answers questions about it: the next sampled frame, the pixels of a frame. The
+model stays in the service's process. A child that is too slow or dies costs the request that it worked for; the next
+one gets a new child.
+
+Answers are JSON and raw bytes, never pickles, so that a child that a file has taken over cannot run code in its parent.
+"""
+
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from queue import LifoQueue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from picknet.config import GlanceKind
+from picknet.errors import PicknetError
+from picknet.video.file import Video
+from picknet.video.frame import Frame, NoSuchGlance
+from picknet.video.pictures import UnreadablePicture
+from picknet.video.source import UnreadableVideo
+
+Pixels = NDArray[np.uint8]
+Check = Callable[[], None]
+"""Raises an error once the work is not wanted any more."""
+
+CHECK_SECONDS = 0.25
+"""How often `Check` is asked while a child is at work."""
+START_SECONDS = 60.0
+"""For a child to start, on a machine that is busy."""
+MAX_ANSWER_BYTES = 1 << 30
+MAX_PICTURE_PIXELS = 40_000_000
+GIB = 1 << 30
+
+
+class TooSlow(PicknetError):
+    """A video that took longer to decode than is allowed."""
+
+
+class LostDecoder(PicknetError):
+    """A video whose decoder died: of a bug that the file triggers, or of too little memory."""
+
+
+class Decoders:
+    """Child processes that decode, each started when it is first needed and again after its death. Thread-safe."""
+
+    def __init__(self, count: int, *, memory: int = 2 * GIB) -> None:
+        """memory: bytes that a child may allocate, beyond what Python and its libraries take."""
+        self._all = [_Decoder(memory) for _ in range(count)]
+        self._idle: LifoQueue[_Decoder] = LifoQueue()  # one that has started is used before another is started
+        for decoder in self._all:
+            self._idle.put(decoder)
+
+    def start(self) -> None:
+        """Start all children in the background, so that the first requests need not wait for them."""
+        for decoder in self._all:
+            decoder.launch()
+
+    def close(self) -> None:
+        for decoder in self._all:
+            decoder.end()
+
+    @contextlib.contextmanager
+    def video(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        name: str,
+        seconds: float,
+        glance: GlanceKind = "grey",
+        check: Check = lambda: None,
+        on_frame: Callable[[float], object] = lambda seconds: None,
+    ) -> "Iterator[RemoteVideo]":
+        """A video file, open within the block.
+
+        name: what results and messages call it. seconds: that it may take, the whole block included.
+        on_frame: called with the seconds of every frame that is sampled.
+        """
+        with self._questions(name, seconds, check) as ask:
+            video = RemoteVideo(ask, os.fspath(path), name=name, glance=glance, on_frame=on_frame)
+            try:
+                yield video
+            finally:
+                video.close()
+
+    def picture(self, content: bytes, *, seconds: float) -> Pixels:
+        """The content of a picture file: RGB (H, W, 3)"""
+        with self._questions("picture", seconds, lambda: None) as ask:
+            return ask("picture", attached=content).pixels()
+
+    @contextlib.contextmanager
+    def _questions(self, name: str, seconds: float, check: Check) -> "Iterator[_Questions]":
+        decoder = self._idle.get()
+        try:
+            yield _Questions(decoder, name, seconds, check)
+        finally:
+            self._idle.put(decoder)
+
+
+class RemoteVideo(Video):
+    """A `Video` in a child process. Its frames stay there, each for as long as something here refers to it."""
+
+    def __init__(
+        self, ask: "_Questions", path: str, *, name: str, glance: GlanceKind, on_frame: Callable[[float], object]
+    ) -> None:
+        self._ask = ask
+        self._on_frame = on_frame
+        self._released: list[int] = []
+        self._last_damage: str | None = None
+        self.name = name
+        self.decoding_seconds = 0.0
+        """Time spent waiting for the child."""
+        ask.hidden = path
+        about = self.asked("open", path=path, glance=glance).value
+        self.seconds: float | None = about["seconds"]
+        self.fps, self.width, self.height = about["fps"], about["width"], about["height"]
+
+    def asked(self, what: str, **arguments: Any) -> "_Answer":
+        start = time.monotonic()
+        try:
+            return self._ask(what, **arguments)
+        finally:
+            self.decoding_seconds += time.monotonic() - start
+
+    def close(self) -> None:
+        self._ask.finish()
+
+    @property
+    def damage(self) -> str | None:
+        return self._last_damage
+
+    def num_samples(self, count: int) -> int:
+        return int(self.asked("num_samples", count=count).value)
+
+    def sample_evenly(self, *, count: int = 30, only: Collection[int] | None = None) -> Iterator[Frame]:
+        return self._sampled("sample_evenly", count=count, only=None if only is None else sorted(only))
+
+    def sample_by_time(self, *, fps: float = 1.0, only: Collection[int] | None = None) -> Iterator[Frame]:
+        return self._sampled("sample_by_time", fps=fps, only=None if only is None else sorted(only))
+
+    def release(self, number: int) -> None:
+        self._released.append(number)
+
+    def _sampled(self, method: str, **arguments: Any) -> Iterator[Frame]:
+        self.asked("sample", method=method, arguments=arguments)
+        while True:
+            released, self._released = self._released, []
+            answer = self.asked("next", released=released)
+            self._last_damage = answer.value["damage"]
+            if "id" not in answer.value:
+                return
+            self._on_frame(answer.value["seconds"])
+            yield RemoteFrame(self, answer)
+
+
+class RemoteFrame(Frame):
+    """A `Frame` in a child process: glances come with it, pixels when they are asked for."""
+
+    __slots__ = ("_id", "_kind", "_other_glance", "_video")
+
+    def __init__(self, video: RemoteVideo, answer: "_Answer") -> None:
+        about = answer.value
+        self.index: int = about["index"]
+        self.seconds: float = about["seconds"]
+        self.number: int | None = about["number"]
+        self._video = video
+        self._id: int = about["id"]
+        self._kind: GlanceKind = about["kind"]
+        self._glance = answer.pixels()
+        self._other_glance = answer.pixels(1) if self._kind != "grey" else None
+
+    def __del__(self) -> None:
+        self._video.release(self._id)
+
+    def glance(self) -> Pixels:
+        assert self._glance is not None
+        return self._glance
+
+    def glance_as(self, kind: GlanceKind) -> Pixels:
+        if kind == "grey":
+            return self.glance()[None]
+        if kind == self._kind and self._other_glance is not None:
+            return self._other_glance
+        raise NoSuchGlance(f"the frame at {self.seconds:.1f} s has no {kind}: its video was opened for {self._kind}")
+
+    def pixels(self, size: int | None = None) -> Pixels:
+        return self._video.asked("pixels", id=self._id, size=size).pixels()
+
+    def thumbnail(self, max_side: int) -> Pixels:
+        return self._video.asked("thumbnail", id=self._id, max_side=max_side).pixels()
+
+
+@dataclass
+class _Answer:
+    value: Any
+    arrays: list[Pixels] = field(default_factory=list)
+
+    def pixels(self, position: int = 0) -> Pixels:
+        return self.arrays[position]
+
+
+class _Questions:
+    """Questions to a child about one video: within a time, and with errors that name the video by `name`."""
+
+    def __init__(self, decoder: "_Decoder", name: str, seconds: float, check: Check) -> None:
+        self._decoder = decoder
+        self._name = name
+        self._seconds = seconds
+        self._check = check
+        self._end = time.monotonic() + seconds
+        self.hidden = ""
+        """The path, which no message may show."""
+        self._is_over = False
+
+    def finish(self) -> None:
+        """Let the child forget the video; no more questions are possible."""
+        if not self._is_over and self._decoder.is_running:
+            self._check = lambda: None  # a cancelled job closes its video, too
+            with contextlib.suppress(TooSlow, LostDecoder):  # the child is gone, and the video with it
+                self("close")
+        self._is_over = True
+
+    def __call__(self, what: str, *, attached: bytes = b"", **arguments: Any) -> _Answer:
+        if self._is_over:
+            raise RuntimeError(f"{self._name}: asked for {what} after it was closed")
+        self._check()
+        try:
+            self._decoder.start()
+            self._decoder.send({"what": what, **arguments}, attached)
+            while not self._decoder.has_answer(min(CHECK_SECONDS, self._end - time.monotonic())):
+                if time.monotonic() >= self._end:
+                    self._decoder.end()
+                    raise TooSlow(f"{self._name}: took longer than {self._seconds:g} s, which is the limit")
+                self._check()
+            answer = self._decoder.receive()
+        except (EOFError, OSError, ValueError):
+            self._decoder.end()
+            raise LostDecoder(f"{self._name}: its decoder failed or needed too much memory") from None
+        except TooSlow:
+            raise
+        except BaseException:
+            self._decoder.end()  # or its answer would be taken for that to the next question
+            raise
+        if isinstance(answer.value, dict) and (problem := answer.value.get("error")):
+            kind = UnreadablePicture if what == "picture" else UnreadableVideo
+            raise kind(str(problem).replace(self.hidden, self._name) if self.hidden else str(problem))
+        return answer
+
+
+class _Decoder:
+    """One child process."""
+
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self._lock = threading.Lock()  # a service that stops ends its children from another thread
+        self._process: SpawnProcess | None = None
+        self._connection: Connection | None = None
+        self._is_ready = False
+
+    def launch(self) -> None:
+        """Start the process, unless there is one."""
+        with self._lock:
+            if self._connection is not None:
+                return
+            context = multiprocessing.get_context("spawn")
+            connection, theirs = context.Pipe()
+            process = context.Process(target=_decode, args=(theirs, self._memory), daemon=True)
+            process.start()
+            theirs.close()
+            self._process, self._connection, self._is_ready = process, connection, False
+
+    def start(self) -> None:
+        """The same, and wait until it takes questions."""
+        self.launch()
+        if not self._is_ready:
+            if not self.has_answer(START_SECONDS):
+                raise EOFError
+            self._opened().recv_bytes(1)
+            self._is_ready = True
+
+    @property
+    def is_running(self) -> bool:
+        return self._connection is not None
+
+    def send(self, question: dict[str, Any], attached: bytes) -> None:
+        connection = self._opened()
+        connection.send_bytes(json.dumps(question).encode())
+        connection.send_bytes(attached)
+
+    def has_answer(self, seconds: float) -> bool:
+        return self._opened().poll(max(seconds, 0.0))
+
+    def receive(self) -> _Answer:
+        connection = self._opened()
+        header = json.loads(connection.recv_bytes(MAX_ANSWER_BYTES))
+        arrays = [
+            np.frombuffer(connection.recv_bytes(MAX_ANSWER_BYTES), np.uint8).reshape(shape)
+            for shape in header["shapes"]
+        ]
+        return _Answer(header["value"], arrays)
+
+    def end(self) -> None:
+        with self._lock:
+            process, self._process, self._connection = self._process, None, None
+        if process is not None:
+            process.kill()
+            process.join()
+
+    def _opened(self) -> Connection:
+        if self._connection is None:
+            raise EOFError
+        return self._connection
+
+
+# --- In a child process ---
+
+
+def _decode(connection: Connection, memory: int) -> None:
+    """Answer questions until the connection is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _limit_memory(memory)
+    child = _Child()
+    with contextlib.suppress(EOFError, OSError):  # the parent is gone
+        connection.send_bytes(b"1")
+        while True:
+            question = json.loads(connection.recv_bytes())
+            attached = connection.recv_bytes()
+            value: Any
+            try:
+                value, *arrays = child.answer(attached=attached, **question)
+            except PicknetError as error:
+                value, arrays = {"error": str(error)}, []
+            except MemoryError:
+                return  # the parent notices
+            header = {"value": value, "shapes": [array.shape for array in arrays]}
+            connection.send_bytes(json.dumps(header).encode())
+            for array in arrays:
+                connection.send_bytes(np.ascontiguousarray(array).data.cast("B"))
+
+
+def _limit_memory(memory: int) -> None:
+    """Let this process allocate no more than `memory` bytes beyond what it has; on Linux only."""
+    if sys.platform == "linux":
+        import resource
+
+        with open("/proc/self/statm", encoding="ascii") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _end_with_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
+
+
+class _Child:
+    """The video that is open, and those of its frames that the parent still refers to."""
+
+    def __init__(self) -> None:
+        self._video: Video | None = None
+        self._glance: GlanceKind = "grey"
+        self._samples: Iterator[Frame] = iter(())
+        self._frames: dict[int, Frame] = {}
+        self._num_frames = 0
+
+    def answer(self, what: str, attached: bytes, **arguments: Any) -> tuple[Any, *tuple[Pixels, ...]]:
+        """A JSON value, and arrays of uint8."""
+        if what == "picture":
+            return None, _pixels_of(attached)
+        if what == "open":
+            self._video = Video(arguments["path"], glance=arguments["glance"])
+            self._glance = arguments["glance"]
+            video = self._video
+            return ({"seconds": video.seconds, "fps": video.fps, "width": video.width, "height": video.height},)
+        if what == "close":
+            if self._video is not None:
+                self._video.close()
+            self._video, self._samples, self._frames = None, iter(()), {}
+            return (None,)
+        if what == "pixels":
+            return None, self._frames[arguments["id"]].pixels(arguments["size"])
+        if what == "thumbnail":
+            return None, self._frames[arguments["id"]].thumbnail(arguments["max_side"])
+        assert self._video is not None
+        if what == "num_samples":
+            return (self._video.num_samples(arguments["count"]),)
+        if what == "sample":
+            self._samples = getattr(self._video, arguments["method"])(**arguments["arguments"])
+            return (None,)
+        return self._next(arguments["released"])
+
+    def _next(self, released: list[int]) -> tuple[Any, *tuple[Pixels, ...]]:
+        assert self._video is not None
+        for number in released:
+            self._frames.pop(number, None)
+        frame = next(self._samples, None)
+        if frame is None:
+            return ({"damage": self._video.damage},)
+        self._num_frames += 1
+        self._frames[self._num_frames] = frame
+        about = {
+            "id": self._num_frames,
+            "index": frame.index,
+            "seconds": frame.seconds,
+            "number": frame.number,
+            "kind": self._glance,
+            "damage": self._video.damage,
+        }
+        if self._glance == "grey":
+            return about, frame.glance()
+        return about, frame.glance(), frame.glance_as(self._glance)
+
+
+def _pixels_of(content: bytes) -> Pixels:
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(io.BytesIO(content), formats=("JPEG", "PNG", "WEBP")) as picture:
+            if picture.width * picture.height > MAX_PICTURE_PIXELS:
+                limit = MAX_PICTURE_PIXELS // 1_000_000
+                raise UnreadablePicture(f"picture: {picture.width} × {picture.height} pixels; {limit} million at most")
+            return np.asarray(ImageOps.exif_transpose(picture).convert("RGB"))
+    except UnreadablePicture:
+        raise
+    except Exception as error:  # Pillow's readers raise errors of every kind on damage
+        raise UnreadablePicture("picture: cannot be read; JPEG, PNG and WebP are possible") from error

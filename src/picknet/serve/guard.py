@@ -1,0 +1,218 @@
+"""What every request has to pass before anything of it is read: host, origin, token, size, pace, and a free place.
+
+It is ASGI middleware around the application, so that nothing of a refused request is parsed.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+
+from picknet.serve.service import Service
+from picknet.serve.web import PAGE_FILES
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz", *PAGE_FILES})
+"""For load balancers, which have no token and learn nothing but yes or no, and for the page, which asks for it."""
+UPLOAD_PATIENCE = 30.0
+"""Seconds without a byte after which an upload is given up."""
+RETRY_SECONDS = 2
+"""After which a client may try again."""
+TOKEN_PROTOCOL = "picknet.token."
+"""A browser cannot set headers of a WebSocket, so the token may be a subprotocol: this and the token."""
+
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cache-control": "no-store",
+}
+_CODES = {
+    400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "upload_too_slow",
+    409: "not_finished",
+    413: "too_large",
+    422: "unusable_video",
+    429: "busy",
+    500: "internal_error",
+    503: "stopping",
+}
+
+
+def error_body(status: int, message: str) -> dict[str, Any]:
+    """What every error looks like."""
+    return {"error": {"code": _CODES.get(status, "error"), "message": message}}
+
+
+class Refused(HTTPException):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, message: str) -> None:
+        headers = {}
+        if status in (429, 503):
+            headers["retry-after"] = str(RETRY_SECONDS)
+        if status == 401:
+            headers["www-authenticate"] = "Bearer"
+        if status in (401, 403, 408, 413, 429, 503):
+            headers["connection"] = "close"  # the rest of the body is not read
+        super().__init__(status, message, headers)
+
+
+class Guard:
+    """The application behind all checks; with counts of requests and security headers on every answer."""
+
+    def __init__(
+        self, app: App, service: Service, *, token: str | None = None, hosts: Collection[str] | None = None
+    ) -> None:
+        """token: that clients must send. hosts: the names by which they may call the service; None for any."""
+        self._app = app
+        self._service = service
+        self._token = token
+        self._hosts = hosts
+        self._num_open = 0
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        else:
+            await self._http(scope, receive, send)
+
+    async def _websocket(self, scope: Message, receive: Receive, send: Send) -> None:
+        try:
+            self._check(scope)
+        except Refused as refused:
+            await receive()
+            # Closed before it is accepted: the client gets a 403, and no more.
+            await send({"type": "websocket.close", "code": 1008, "reason": refused.detail})
+            return
+        await self._app(scope, receive, send)
+
+    async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
+        start = time.monotonic()
+        status = 0
+
+        async def counted_send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                present = {name.lower() for name, _ in message["headers"]}
+                added = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                message["headers"] = [*message["headers"], *(one for one in added if one[0] not in present)]
+            await send(message)
+
+        takes_place = scope["method"] == "POST"
+        body = _Body(receive, self._service.limits.upload)
+        try:
+            self._check(scope)
+            if takes_place:
+                self._check_place(body, scope)
+                self._count(+1)
+            try:
+                await self._app(scope, body.receive, counted_send)
+            finally:
+                if takes_place:
+                    self._count(-1)
+        except Refused as refused:
+            if status:
+                raise  # an answer has begun
+            await _answer(counted_send, refused)
+        finally:
+            endpoint = _endpoint(scope)
+            self._service.metrics.requests.labels(endpoint, str(status)).inc()
+            self._service.metrics.request_seconds.labels(endpoint).observe(time.monotonic() - start)
+
+    def _check(self, scope: Message) -> None:
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        host, origin = headers.get("host", ""), headers.get("origin")
+        try:
+            host_name, site = urlsplit(f"//{host}").hostname, origin and urlsplit(origin).netloc
+        except ValueError:
+            raise Refused(400, "the header Host or Origin is not an address") from None
+        if self._hosts is not None and host_name not in self._hosts:
+            # Another name for this machine's own address is how a web page gets at services of its visitors.
+            raise Refused(403, f"the host name is not one of {', '.join(sorted(self._hosts))}")
+        if origin is not None and site != host:
+            raise Refused(403, "requests from pages of other sites are not answered")
+        if self._token is None or scope["path"] in OPEN_PATHS:
+            return
+        if not secrets.compare_digest(_token(headers).encode(), self._token.encode()):
+            raise Refused(401, "a token is needed: send the header 'Authorization: Bearer TOKEN'")
+
+    def _check_place(self, body: "_Body", scope: Message) -> None:
+        if self._service.is_stopping.is_set():
+            raise Refused(503, "the service is stopping")
+        limits = self._service.limits
+        if self._num_open >= limits.num_workers + limits.queue:
+            raise Refused(429, f"{self._num_open} requests are waiting, which is the limit; try again later")
+        length = next((value for name, value in scope["headers"] if name.lower() == b"content-length"), b"0")
+        if length.isdigit() and int(length) > limits.upload:
+            raise body.too_large()
+
+    def _count(self, change: int) -> None:
+        self._num_open += change
+        self._service.metrics.open_requests.set(self._num_open)
+
+
+class _Body:
+    """The body of a request, whose size and pace are watched while it arrives."""
+
+    def __init__(self, receive: Receive, max_bytes: int) -> None:
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._is_complete = False
+
+    async def receive(self) -> Message:
+        if self._is_complete:
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._receive(), UPLOAD_PATIENCE)
+        except TimeoutError:
+            raise Refused(408, f"no byte of the upload arrived for {UPLOAD_PATIENCE:g} s") from None
+        self._num_bytes += len(message.get("body", b""))
+        self._is_complete = not message.get("more_body", False)
+        if self._num_bytes > self._max_bytes:
+            raise self.too_large()
+        return message
+
+    def too_large(self) -> Refused:
+        return Refused(413, f"the request is larger than {self._max_bytes:,} bytes, which is the limit")
+
+
+def _token(headers: MutableMapping[str, str]) -> str:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return token.strip()
+    protocols = (protocol.strip() for protocol in headers.get("sec-websocket-protocol", "").split(","))
+    return next((one.removeprefix(TOKEN_PROTOCOL) for one in protocols if one.startswith(TOKEN_PROTOCOL)), "")
+
+
+def _endpoint(scope: Message) -> str:
+    """The path of a route, so that clients cannot add to the number of figures."""
+    route = scope.get("route")
+    return getattr(route, "path", "other")
+
+
+async def _answer(send: Send, refused: Refused) -> None:
+    content = json.dumps(error_body(refused.status_code, refused.detail)).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(content)), **(refused.headers or {})}
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refused.status_code, "headers": encoded})
+    await send({"type": "http.response.body", "body": content})

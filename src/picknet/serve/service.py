@@ -1,0 +1,303 @@
+"""What the service does, without HTTP: one model, decoders in child processes, a few threads, and their figures."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from picknet.captioner import Captioner
+from picknet.errors import BadSetting, PicknetError
+from picknet.picking.budget import MAX_BUDGET
+from picknet.picking.picker import Picker, glance_kind
+from picknet.results import Caption, Segment
+from picknet.serve.decoding import GIB, MAX_PICTURE_PIXELS, Decoders, RemoteVideo
+from picknet.serve.jobs import Job, Jobs
+from picknet.show.frames import anthropic_parts, encode, openai_parts
+from picknet.workers import num_cores
+
+MAX_FRAMES = 64
+"""Of an answer with pictures."""
+MAX_SIDE = 2048
+"""Pixels of the longer side of a picture in an answer."""
+FRAME_FORMATS = ("base64", "json", "openai", "anthropic")
+_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+"""Seconds, for histograms."""
+
+
+class TooMuchVideo(PicknetError):
+    """A video that is longer or larger than the service takes."""
+
+
+class NoSuchFile(PicknetError):
+    """A path that is not a file under the root folder."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one client may ask for, and all of them together."""
+
+    workers: int = 0
+    """Requests at work at a time; 0 for as many as there are cores."""
+    queue: int = 16
+    """Requests that may wait beyond those at work, and as many timelines."""
+    upload: int = GIB
+    """Bytes of a request."""
+    duration: float = 4 * 3600.0
+    """Seconds of a video."""
+    timeout: float = 60.0
+    """Seconds that a caption or the frames of a video may take."""
+    job_timeout: float = 3600.0
+    """Seconds that a timeline may take."""
+    memory: int = 2 * GIB
+    """Bytes that a decoder may allocate."""
+
+    @property
+    def num_workers(self) -> int:
+        return self.workers or num_cores()
+
+    @property
+    def num_job_threads(self) -> int:
+        """Few, so that long films leave cores to captions."""
+        return max(self.num_workers // 2, 1)
+
+
+class Service:
+    """A captioner for many clients. Its methods block, and may be called from any thread."""
+
+    def __init__(self, captioner: Captioner, limits: Limits | None = None, *, root: Path | None = None) -> None:
+        """root: clients may name files in this folder, instead of sending them."""
+        self.captioner = captioner
+        self.limits = limits or Limits()
+        self.metrics = Metrics()
+        self.jobs = Jobs(threads=self.limits.num_job_threads, queue=self.limits.queue)
+        self.is_stopping = threading.Event()
+        self._streams = threading.BoundedSemaphore(self.limits.num_workers)
+        self._root = root.resolve() if root else None
+        # One for each thread that reads videos, and one for the pictures of all streams.
+        num_decoders = self.limits.num_workers + self.limits.num_job_threads + 1
+        self.decoders = Decoders(num_decoders, memory=self.limits.memory)
+        self.pool = ThreadPoolExecutor(self.limits.num_workers, thread_name_prefix="picknet request")
+        self.stream_pool = ThreadPoolExecutor(self.limits.num_workers, thread_name_prefix="picknet stream")
+        self._folder = Path(tempfile.mkdtemp(prefix="picknet-uploads-"))  # only its owner may look into it
+        self.metrics.open_jobs.set_function(lambda: self.jobs.num_open)
+
+    def stop(self) -> None:
+        """Take no new work, and cancel timelines and streams; captions that are at work are finished."""
+        self.is_stopping.set()
+        self.jobs.stop("the service is stopping")
+
+    def close(self) -> None:
+        self.stop()
+        self.jobs.close()
+        self.pool.shutdown(wait=True, cancel_futures=True)
+        self.stream_pool.shutdown(wait=True, cancel_futures=True)
+        self.decoders.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def take_stream(self) -> bool:
+        """Whether one more live stream is possible; if so, it counts until `release_stream`."""
+        return self._streams.acquire(blocking=False)
+
+    def release_stream(self) -> None:
+        self._streams.release()
+
+    # --- Videos ---
+
+    def stored(self, upload: IO[bytes], name: str | None) -> "Clip":
+        """An upload, copied to a file whose name the client does not choose."""
+        handle, path = tempfile.mkstemp(dir=self._folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                upload.seek(0)
+                shutil.copyfileobj(upload, file, 1 << 20)
+        except BaseException:
+            os.unlink(path)
+            raise
+        return Clip(path, name=_shown(name) or "upload", is_upload=True)
+
+    def under_root(self, path: str) -> "Clip":
+        """A file in the root folder, links followed."""
+        if self._root is None:
+            raise NoSuchFile("path: this service was started without --root, so it reads no files; send the video")
+        try:
+            found = (self._root / path).resolve(strict=True)
+            is_inside = found.is_relative_to(self._root) and found.is_file()
+        except (OSError, ValueError, RuntimeError):
+            is_inside = False
+        if not is_inside:
+            raise NoSuchFile(f"{_shown(path)}: no such file under the service's root folder")
+        return Clip(str(found), name=_shown(path) or "file")
+
+    # --- Work ---
+
+    def caption(
+        self,
+        clip: "Clip",
+        *,
+        rate: float | None = None,
+        k: int | None = None,
+        num_frames: int | None = None,
+        beam: int | None = None,
+        candidates: int = 1,
+        min_confidence: float | None = None,
+    ) -> dict[str, Any]:
+        """What `picknet caption --format json` prints."""
+        picker = self._picker(rate, k)
+        with self._at_work("captions", clip, picker) as video:
+            caption: Caption = self.captioner.caption(
+                video,
+                picker=picker,
+                num_frames=num_frames,
+                beam=beam,
+                candidates=candidates,
+                min_confidence=min_confidence,
+            )
+        self.metrics.picks.inc(caption.num_picks)
+        return caption.to_dict()
+
+    def frames(
+        self,
+        clip: "Clip",
+        *,
+        budget: int = 8,
+        exact: bool = False,
+        format: str = "base64",
+        image_format: str = "jpeg",
+        max_side: int = MAX_SIDE,
+    ) -> Any:
+        """What `picknet pick --budget` prints in these formats; with base64 a list of its lines."""
+        if format not in FRAME_FORMATS:
+            raise BadSetting(f"format is {format!r}: {', '.join(FRAME_FORMATS)} are possible")
+        most = MAX_BUDGET if format == "json" else MAX_FRAMES
+        if not 1 <= budget <= most:
+            raise BadSetting(f"budget is {budget}: 1 to {most:,} frames are possible in this format")
+        options: Mapping[str, Any] = {"image_format": image_format, "max_side": max_side}
+        with self._at_work("frames", clip, None) as video:
+            picked = self.captioner.picked(video, budget=budget, exact=exact)
+            self.metrics.picks.inc(picked.num_picks)
+            if format == "json":
+                return {**picked.to_dict(), "picker": "budget"}
+            if format != "base64":
+                return (openai_parts if format == "openai" else anthropic_parts)(picked.images(), **options)
+            lines = []
+            for frame in picked.images():
+                encoded = encode(frame, **options)
+                size = {"width": encoded.width, "height": encoded.height}
+                image = {"media_type": encoded.media_type, "data": encoded.base64}
+                lines.append({"video": picked.video, **frame.pick.to_dict(), **size, **image})
+            return lines
+
+    def timeline(
+        self,
+        clip: "Clip",
+        *,
+        fps: float = 2.0,
+        rate: float | None = None,
+        beam: int | None = None,
+        min_confidence: float | None = None,
+    ) -> Job:
+        """A job whose segments are those of `picknet timeline`. The clip is deleted at its end."""
+        picker = self._picker(rate, None)
+        # Bad settings are an error at once, and not of the job.
+        self.captioner.timeline([], fps=fps, beam=beam, min_confidence=min_confidence)
+
+        def work(job: Job) -> Iterator[Segment]:
+            with self._at_work("timelines", clip, picker, job) as video:
+                job.total_seconds = video.seconds
+                segments = self.captioner.timeline(
+                    video, fps=fps, picker=picker, beam=beam, min_confidence=min_confidence
+                )
+                for segment in segments:
+                    self.metrics.picks.inc(segment.num_picks)
+                    yield segment
+
+        return self.jobs.submit(clip.name, work, clip.delete)
+
+    def _picker(self, rate: float | None, k: int | None) -> Picker | None:
+        if rate is not None and k is not None:
+            raise BadSetting(f"rate is {rate:g} and k is {k}: one of them is possible")
+        if k is not None:
+            return self.captioner.counted_picker(k)
+        return None if rate is None else self.captioner.picker_at(rate)
+
+    @contextlib.contextmanager
+    def _at_work(self, what: str, clip: "Clip", picker: Picker | None, job: Job | None = None) -> Iterator[RemoteVideo]:
+        start = time.monotonic()
+        with self.decoders.video(
+            clip.path,
+            name=clip.name,
+            seconds=self.limits.job_timeout if job else self.limits.timeout,
+            glance=glance_kind(picker or self.captioner.picker),
+            check=job.check if job else lambda: None,
+            on_frame=_progress(job),
+        ) as video:
+            if (video.seconds or 0.0) > self.limits.duration:
+                lasts, limit = f"{video.seconds:.0f} s", f"{self.limits.duration:g} s"
+                raise TooMuchVideo(f"{clip.name}: lasts {lasts}; at most {limit} are possible")
+            if video.width * video.height > MAX_PICTURE_PIXELS:
+                size, limit = f"{video.width} × {video.height}", f"{MAX_PICTURE_PIXELS / 1e6:g} million"
+                raise TooMuchVideo(f"{clip.name}: {size} pixels a frame; at most {limit} are possible")
+            yield video
+        decoding = video.decoding_seconds
+        self.metrics.stage_seconds.labels(what, "decode").observe(decoding)
+        self.metrics.stage_seconds.labels(what, "describe").observe(time.monotonic() - start - decoding)
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A video file to work on."""
+
+    path: str
+    name: str
+    """What results call it."""
+    is_upload: bool = False
+
+    def delete(self) -> None:
+        """Delete it if it was uploaded."""
+        if self.is_upload:
+            Path(self.path).unlink(missing_ok=True)
+
+
+class Metrics:
+    """Figures for Prometheus."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "picknet_requests", "Requests answered.", ["endpoint", "status"], registry=registry
+        )
+        self.request_seconds = Histogram(
+            "picknet_request_seconds", "From a request to its answer.", ["endpoint"], buckets=_BUCKETS,
+            registry=registry,
+        )  # fmt: skip
+        self.stage_seconds = Histogram(
+            "picknet_stage_seconds", "Parts of the work for a video: wait, decode, describe.", ["endpoint", "stage"],
+            buckets=_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self.picks = Counter("picknet_picks", "Frames picked.", registry=registry)
+        self.open_requests = Gauge("picknet_open_requests", "Requests at work or waiting.", registry=registry)
+        self.open_jobs = Gauge("picknet_open_jobs", "Timelines at work or waiting.", registry=registry)
+        self.open_streams = Gauge("picknet_open_streams", "Live streams.", registry=registry)
+
+
+def _progress(job: Job | None) -> Callable[[float], object]:
+    def on_frame(seconds: float) -> None:
+        assert job
+        job.seconds = seconds
+
+    return on_frame if job else lambda seconds: None
+
+
+def _shown(name: str | None) -> str:
+    """A name from a client, for results and messages: one short line without folders."""
+    last = (name or "").replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return "".join(character for character in last if character.isprintable())[:120]

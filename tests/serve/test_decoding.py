@@ -1,0 +1,157 @@
+"""Videos decoded in a child process are the same videos, and a hostile one costs its own request only."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from clips import write_clip
+from command import on_linux
+from services import until
+
+from picknet.captioner import load
+from picknet.model.folder import DEFAULT_MODEL, SHIPPED
+from picknet.serve.decoding import Decoders, LostDecoder, TooSlow
+from picknet.video.file import Video
+from picknet.video.frame import NoSuchGlance
+from picknet.video.pictures import UnreadablePicture
+from picknet.video.source import UnreadableVideo
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def decoders() -> Iterator[Decoders]:
+    children = Decoders(1, memory=512 * MIB)
+    yield children
+    children.close()
+
+
+def pid(decoders: Decoders) -> int:
+    process = decoders._all[0]._process
+    assert process is not None
+    assert process.pid is not None
+    return process.pid
+
+
+@pytest.mark.parametrize("glance", ["grey", "colour"])
+def test_a_remote_video_has_the_frames_of_the_file(decoders: Decoders, clip: Path, glance: str) -> None:
+    with Video(clip, glance=glance) as near, decoders.video(clip, name="clip", seconds=30, glance=glance) as far:
+        assert (far.name, far.seconds, far.fps) == ("clip", near.seconds, near.fps)
+        assert (far.width, far.height, far.num_samples(7)) == (near.width, near.height, 7)
+        for one, other in zip(near.sample_evenly(count=7), far.sample_evenly(count=7), strict=True):
+            assert (one.index, one.seconds, one.number) == (other.index, other.seconds, other.number)
+            np.testing.assert_array_equal(one.glance(), other.glance())
+            np.testing.assert_array_equal(one.glance_as(glance), other.glance_as(glance))
+            np.testing.assert_array_equal(one.pixels(), other.pixels())
+            np.testing.assert_array_equal(one.pixels(33), other.pixels(33))
+            np.testing.assert_array_equal(one.thumbnail(20), other.thumbnail(20))
+            with pytest.raises(NoSuchGlance):
+                other.glance_as("motion")
+        times = [frame.seconds for frame in near.sample_by_time(fps=2, only={1, 3})]
+        assert [frame.seconds for frame in far.sample_by_time(fps=2, only={1, 3})] == times
+
+
+def test_a_frame_stays_in_the_child_only_as_long_as_it_is_used(decoders: Decoders, clip: Path) -> None:
+    with decoders.video(clip, name="clip", seconds=30) as video:
+        frames = video.sample_evenly(count=10)
+        first = next(frames)
+        for frame in frames:
+            released = len(video._released)
+            assert released <= 1  # told with the next question
+            del frame
+        first.pixels(8)
+    with pytest.raises(RuntimeError, match="after it was closed"):
+        first.pixels(8)
+
+
+def test_errors_name_the_video_and_not_its_path(decoders: Decoders, tmp_path: Path) -> None:
+    bad = tmp_path / "x"
+    bad.write_bytes(bytes(1000))
+    with pytest.raises(UnreadableVideo, match=r"^holiday\.mp4: ") as raised, decoders.video(
+        bad, name="holiday.mp4", seconds=30
+    ):
+        pass
+    assert str(tmp_path) not in str(raised.value)
+    with pytest.raises(UnreadablePicture, match="JPEG, PNG and WebP"):
+        decoders.picture(b"GIF89a", seconds=30)
+
+
+@on_linux
+def test_a_child_that_hangs_is_ended_and_replaced(decoders: Decoders, clip: Path) -> None:
+    start = time.monotonic()
+    with pytest.raises(TooSlow, match=r"^slow: took longer than 1 s, which is the limit$"), decoders.video(
+        clip, name="slow", seconds=1
+    ) as video:
+        os.kill(pid(decoders), signal.SIGSTOP)
+        list(video.sample_evenly(count=3))
+    assert time.monotonic() - start < 5
+    with decoders.video(clip, name="next", seconds=30) as video:
+        assert len(list(video.sample_evenly(count=3))) == 3
+
+
+@on_linux
+def test_a_child_that_dies_costs_its_own_request(decoders: Decoders, clip: Path) -> None:
+    with pytest.raises(LostDecoder, match=r"^bad: its decoder failed or needed too much memory$"), decoders.video(
+        clip, name="bad", seconds=30
+    ) as video:
+        os.kill(pid(decoders), signal.SIGSEGV)
+        list(video.sample_evenly(count=3))
+    with decoders.video(clip, name="next", seconds=30) as video:
+        assert len(list(video.sample_evenly(count=3))) == 3
+
+
+@on_linux
+def test_a_video_that_needs_too_much_memory_is_refused(tmp_path: Path) -> None:
+    # A frame takes 24 MiB in the decoder's format, and 48 in RGB.
+    size = {"width": 4096, "height": 4096}
+    bomb = write_clip(tmp_path / "bomb.mkv", num_frames=1, codec="mjpeg", pixel_format="yuvj420p", **size)
+    children = Decoders(1, memory=48 * MIB)
+    with pytest.raises((LostDecoder, UnreadableVideo)), children.video(bomb, name="bomb", seconds=60) as video:
+        [frame.pixels() for frame in video.sample_evenly(count=1)]
+    children.close()
+
+
+def test_work_that_nobody_wants_ends_while_the_child_decodes(decoders: Decoders, clip: Path) -> None:
+    class Unwanted(Exception):
+        pass
+
+    def check() -> None:
+        if is_unwanted:
+            raise Unwanted
+
+    is_unwanted = False
+    with pytest.raises(Unwanted), decoders.video(clip, name="clip", seconds=30, check=check) as video:
+        frames = video.sample_evenly(count=10)
+        next(frames)
+        is_unwanted = True
+        next(frames)
+    is_unwanted = False
+    with decoders.video(clip, name="next", seconds=30) as video:
+        assert len(list(video.sample_evenly(count=3))) == 3
+
+
+@on_linux
+def test_no_child_outlives_the_pool(clip: Path) -> None:
+    children = Decoders(1)
+    with children.video(clip, name="clip", seconds=30):
+        number = pid(children)
+    children.close()
+    until(lambda: not Path(f"/proc/{number}").exists())
+
+
+@pytest.mark.skipif(not (SHIPPED / DEFAULT_MODEL).is_dir(), reason="no model in the package yet")
+def test_the_shipped_model_says_the_same_of_a_remote_video(decoders: Decoders, clip: Path) -> None:
+    captioner = load()
+    with decoders.video(clip, name=str(clip), seconds=60) as video:
+        far = captioner.caption(video, candidates=2).to_dict()
+    assert far == captioner.caption(clip, candidates=2).to_dict()
+    with decoders.video(clip, name=str(clip), seconds=60) as video:
+        segments = [segment.to_dict() for segment in captioner.timeline(video)]
+    assert segments == [segment.to_dict() for segment in captioner.timeline(clip)]
+    with decoders.video(clip, name=str(clip), seconds=60) as video:
+        pixels = [image.tobytes() for image in captioner.pick(video, budget=2)]
+    assert pixels == [image.tobytes() for image in captioner.pick(clip, budget=2)]

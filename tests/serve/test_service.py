@@ -1,0 +1,410 @@
+"""The service answers what the command line prints, says what is wrong in one sentence, and keeps nothing."""
+
+import base64
+import dataclasses
+import http.client
+import io
+import json
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import srt
+from clips import number_of, picture
+from PIL import Image
+from services import TOKEN, Running, StubCaptioner, client_example, serving, until
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from picknet.serve.app import create_app
+from picknet.serve.service import Limits
+
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def ask(
+    running: Running, method: str, path: str, body: bytes = b"", headers: dict[str, str] = BEARER
+) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+    connection.request(method, path, body or None, headers)
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, content
+
+
+def error_of(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
+    status, _, content = answer
+    return status, json.loads(content)["error"]["message"]
+
+
+def form(**fields: object) -> tuple[bytes, dict[str, str]]:
+    """A form without a file."""
+    parts = (f'--b\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n' for key, value in fields.items())
+    return ("".join(parts) + "--b--\r\n").encode(), {**BEARER, "Content-Type": "multipart/form-data; boundary=b"}
+
+
+def uploads(running: Running) -> list[Path]:
+    return list(running.service._folder.iterdir())
+
+
+def metrics(running: Running) -> str:
+    return ask(running, "GET", "/metrics")[2].decode()
+
+
+# --- Captions ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_caption_is_written_from_frames_that_a_child_process_decoded(running: Running, clip: Path) -> None:
+    answer = running.client().caption(clip, candidates=2)
+    assert answer["caption"] == "7 22 37 52"  # the middles of four quarters of 60 frames
+    assert (answer["video"], answer["seconds"], answer["frames_seen"]) == ("clip.mp4", 2.4, 4)
+    assert [pick["frame_number"] for pick in answer["picks"]] == [7, 22, 37, 52]
+    assert len(answer["candidates"]) == 2
+    assert uploads(running) == []
+
+
+def test_a_file_under_the_root_is_read_where_it_is(running: Running, films: Path) -> None:
+    status, _, content = ask(running, "POST", "/v1/captions", *form(path="inside/clip.mp4"))
+    assert status == 200
+    assert json.loads(content)["caption"] == "7 22 37 52"
+    assert (films / "inside" / "clip.mp4").exists()
+
+
+@pytest.mark.parametrize("path", ["../clip.mp4", "/etc/passwd", "link.mp4", "inside", "no.mp4", "a\0b", ""])
+def test_no_path_leads_out_of_the_root(running: Running, path: str) -> None:
+    status, message = error_of(ask(running, "POST", "/v1/captions", *form(path=path)))
+    assert status in (400, 404)
+    assert "root" in message
+    assert str(Path.cwd()) not in message
+
+
+def test_the_name_of_an_upload_is_shown_and_never_a_path(running: Running, clip: Path, tmp_path: Path) -> None:
+    body = b'--b\r\nContent-Disposition: form-data; name="file"; filename="../../x/evil\x07.mp4"\r\n\r\n'
+    body += clip.read_bytes() + b"\r\n--b--\r\n"
+    status, _, content = ask(
+        running, "POST", "/v1/captions", body, {**BEARER, "Content-Type": "multipart/form-data; boundary=b"}
+    )
+    assert (status, json.loads(content)["video"]) == (200, "evil.mp4")
+
+
+def test_what_is_no_video_is_told_by_its_name_without_the_path(running: Running, tmp_path: Path) -> None:
+    bad = tmp_path / "notes.mp4"
+    bad.write_bytes(b"not a video at all" * 100)
+    client = running.client()
+    with pytest.raises(client.Error, match=r"^notes\.mp4: not a known video format$"):
+        client.caption(bad)
+    assert uploads(running) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"path": "clip.mp4", "candidates": 0}, "candidates: Input should be greater than or equal to 1"),
+        ({"path": "clip.mp4", "rate": 1, "k": 3}, "rate is 1 and k is 3: one of them is possible"),
+        ({"path": "clip.mp4", "beam": 99}, "beam: Input should be less than or equal to 50"),
+        ({}, "a form with either a file (the video) or a path (under the service's root folder) is needed"),
+    ],
+)
+def test_a_bad_setting_is_told(running: Running, fields: dict[str, Any], message: str) -> None:
+    assert error_of(ask(running, "POST", "/v1/captions", *form(**fields))) == (400, message)
+
+
+# --- Frames -----------------------------------------------------------------------------------------------------------
+
+
+def test_frames_come_as_pictures_or_as_parts_of_a_message(running: Running, clip: Path) -> None:
+    frames = running.client().frames(clip, budget=2)
+    assert [frame["frame_number"] for frame in frames] == [15, 45]
+    pictures = [Image.open(io.BytesIO(base64.b64decode(frame["data"]))) for frame in frames]
+    assert [number_of(np.asarray(one)) for one in pictures] == [15, 45]
+    assert [one.size for one in pictures] == [(frame["width"], frame["height"]) for frame in frames]
+    parts = running.client().frames(clip, budget=2, format="openai", max_side=32)
+    assert [part["type"] for part in parts] == ["text", "image_url"] * 2
+    index = running.client().frames(clip, budget=2, format="json")
+    assert index.keys() == {"video", "num_picks", "picks", "frames_seen", "damage", "picker"}
+
+
+# --- Timelines and jobs -----------------------------------------------------------------------------------------------
+
+
+def test_a_short_timeline_is_answered_at_once(running: Running, clip: Path) -> None:
+    content = json.loads(running.client().timeline(clip))
+    assert [segment["caption"] for segment in content["segments"]] == [f"number {n}" for n in (0, 13, 25, 38, 50)]
+    assert (content["video"], content["model"], content["damage"]) == ("clip.mp4", "stub", None)
+    subtitles = list(srt.parse(running.client().timeline(clip, format="srt")))
+    assert [one.content for one in subtitles][:2] == ["number 0", "number 13"]
+    assert uploads(running) == []
+
+
+def test_a_bad_setting_of_a_timeline_is_told_at_once(running: Running) -> None:
+    answer = ask(running, "POST", "/v1/timelines", *form(path="clip.mp4", beam=13))
+    assert error_of(answer) == (400, "beam is 13: an unlucky number")
+
+
+@pytest.fixture
+def job(running: Running, clip: Path) -> Any:
+    """A job that waits after its first segment."""
+    running.captioner.gate.clear()
+    try:
+        answer = ask(running, "POST", "/v1/timelines", *form(path="clip.mp4", wait=0))
+        assert answer[0] == 202
+        content = json.loads(answer[2])
+        assert answer[1]["location"] == f"/v1/jobs/{content['id']}"
+        until(lambda: running.captioner.num_waiting == 1)
+        yield content["id"]
+    finally:
+        running.captioner.gate.set()
+        until(lambda: running.service.jobs.num_open == 0)
+
+
+def test_a_job_tells_how_far_it_is_and_then_its_result(running: Running, job: str) -> None:
+    state = json.loads(ask(running, "GET", f"/v1/jobs/{job}")[2])
+    assert state == {
+        "id": job, "video": "clip.mp4", "state": "running", "seconds": 0.0, "total_seconds": 2.4, "num_segments": 1,
+        "error": None,
+    }  # fmt: skip
+    assert ask(running, "GET", f"/v1/jobs/{job}/result")[0] == 409
+    events = running.client().events(job)
+    assert [next(events)[0] for _ in range(2)] == ["segment", "progress"]
+    running.captioner.gate.set()
+    rest = list(events)
+    assert rest[-1][0] == "end"
+    assert (rest[-1][1]["state"], rest[-1][1]["num_segments"]) == ("done", 5)
+    assert sum(event == "segment" for event, _ in rest) == 4
+    status, headers, content = ask(running, "GET", f"/v1/jobs/{job}/result?format=vtt")
+    assert (status, headers["content-type"]) == (200, "text/vtt; charset=utf-8")
+    assert content.startswith(b"WEBVTT\n\n00:00:00.000 --> 00:00:00.500\nnumber 0\n")
+
+
+def test_a_job_can_be_cancelled(running: Running, job: str) -> None:
+    running.client().cancel(job)
+    running.captioner.gate.set()
+    until(lambda: json.loads(ask(running, "GET", f"/v1/jobs/{job}")[2])["state"] == "cancelled")
+    assert error_of(ask(running, "GET", f"/v1/jobs/{job}/result")) == (409, "clip.mp4: cancelled")
+    assert running.client().caption(running.service._root / "clip.mp4")["caption"] == "7 22 37 52"
+
+
+def test_no_more_jobs_than_the_queue_holds(running: Running, job: str) -> None:
+    body, headers = form(path="clip.mp4", wait=0)
+    assert ask(running, "POST", "/v1/timelines", body, headers)[0] == 202
+    status, answered, content = ask(running, "POST", "/v1/timelines", body, headers)
+    assert (status, answered["retry-after"]) == (429, "2")
+    assert "2 timelines are queued or running" in content.decode()
+
+
+def test_an_unknown_job_is_not_found(running: Running) -> None:
+    for path in ("/v1/jobs/none", "/v1/jobs/none/events", "/v1/jobs/none/result"):
+        assert ask(running, "GET", path)[0] == 404
+
+
+# --- The client in the examples ---------------------------------------------------------------------------------------
+
+
+def test_the_example_prints_captions_timelines_and_frames(
+    running: Running, clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: object) -> str:
+        client_example().main([*map(str, arguments), "--address", running.address, "--token", TOKEN])
+        return capsys.readouterr().out
+
+    assert run("caption", clip) == "7 22 37 52\n"
+    assert run("timeline", clip).splitlines()[0] == "0:00:00-0:00:00  number 0"
+    assert run("frames", clip, "--budget", 2, "--out", tmp_path) == f"{tmp_path}/0001.jpg\n{tmp_path}/0002.jpg\n"
+    assert number_of(np.asarray(Image.open(tmp_path / "0002.jpg"))) == 45
+    with pytest.raises(SystemExit, match=r"^client\.py: .*refused"):
+        client_example().main(["caption", str(clip), "--address", "http://127.0.0.1:1"])
+
+
+# --- Limits and access ------------------------------------------------------------------------------------------------
+
+
+def test_beyond_the_queue_requests_are_told_to_come_back(running: Running, clip: Path) -> None:
+    running.captioner.gate.clear()
+    answers: list[dict[str, Any]] = []
+    waiting = [threading.Thread(target=lambda: answers.append(running.client().caption(clip))) for _ in range(2)]
+    try:
+        for thread in waiting:
+            thread.start()
+        until(lambda: "picknet_open_requests 2.0" in metrics(running))
+        status, headers, content = ask(running, "POST", "/v1/captions", *form(path="clip.mp4"))
+    finally:
+        running.captioner.gate.set()
+        for thread in waiting:
+            thread.join()
+    assert (status, headers["retry-after"]) == (429, "2")
+    assert json.loads(content)["error"]["code"] == "busy"
+    assert [answer["caption"] for answer in answers] == ["7 22 37 52"] * 2
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_an_upload_that_is_too_large_is_refused(running: Running, tmp_path: Path, is_chunked: bool) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+    body, headers = form(path="x" * 300_000)
+    chunks: Any = iter([body]) if is_chunked else body
+    connection.request("POST", "/v1/captions", chunks, headers, encode_chunked=is_chunked)
+    answer = connection.getresponse()
+    assert answer.status == 413
+    assert "larger than 200,000 bytes" in json.loads(answer.read())["error"]["message"]
+    assert uploads(running) == []
+
+
+def test_an_upload_that_is_broken_off_leaves_nothing(running: Running) -> None:
+    with socket.create_connection(("127.0.0.1", running.port)) as connection:
+        connection.sendall(
+            f"POST /v1/captions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 99999\r\n"
+            'Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\nContent-Disposition: form-data; name="file"; '
+            'filename="a.mp4"\r\n\r\nhalf'.encode()
+        )
+        until(lambda: "picknet_open_requests 1.0" in metrics(running))
+    until(lambda: "picknet_open_requests 0.0" in metrics(running))
+    assert uploads(running) == []
+
+
+def test_an_upload_that_stalls_is_given_up(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("picknet.serve.guard.UPLOAD_PATIENCE", 0.2)
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+    connection.putrequest("POST", "/v1/captions")
+    for name, value in {**form()[1], "Content-Length": "100"}.items():
+        connection.putheader(name, value)
+    connection.endheaders(b"--b\r\n")
+    answer = connection.getresponse()
+    assert error_of((answer.status, {}, answer.read())) == (408, "no byte of the upload arrived for 0.2 s")
+
+
+def test_a_video_that_is_too_long_or_too_large_is_told(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running.service, "limits", dataclasses.replace(running.service.limits, duration=1.0))
+    answer = ask(running, "POST", "/v1/captions", *form(path="clip.mp4"))
+    assert error_of(answer) == (422, "clip.mp4: lasts 2 s; at most 1 s are possible")
+    monkeypatch.undo()
+    monkeypatch.setattr("picknet.serve.service.MAX_PICTURE_PIXELS", 1000)
+    answer = ask(running, "POST", "/v1/frames", *form(path="clip.mp4"))
+    assert error_of(answer) == (422, "clip.mp4: 96 × 64 pixels a frame; at most 0.001 million are possible")
+
+
+def test_a_service_that_stops_tells_its_jobs_and_streams_and_takes_no_more(films: Path) -> None:
+    captioner = StubCaptioner()
+    captioner.gate.clear()
+    with serving(captioner, Limits(workers=1), root=films) as stopping:
+        body, headers = form(path="clip.mp4", wait=0)
+        id = json.loads(ask(stopping, "POST", "/v1/timelines", body, headers)[2])["id"]
+        until(lambda: captioner.num_waiting == 1)
+        with connect(stream_address(stopping), additional_headers=BEARER) as stream:
+            until(lambda: "picknet_open_streams 1.0" in metrics(stopping))
+            stopping.service.stop()
+            assert error_of(ask(stopping, "POST", "/v1/timelines", body, headers)) == (503, "the service is stopping")
+            assert ask(stopping, "GET", "/readyz")[0] == 503
+            captioner.gate.set()
+            events = list(stopping.client().events(id))
+            with pytest.raises(ConnectionClosed) as closed:
+                stream.recv(timeout=20)
+    assert (events[-1][0], events[-1][1]["error"]) == ("end", "clip.mp4: the service is stopping")
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1001
+    assert not stopping.service._folder.exists()
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}])
+def test_nothing_is_answered_without_the_token(running: Running, headers: dict[str, str]) -> None:
+    for path in ("/v1/captions", "/v1/jobs/x", "/metrics", "/openapi.json"):
+        status, answered, _ = ask(running, "POST" if path == "/v1/captions" else "GET", path, headers=headers)
+        assert (status, answered["www-authenticate"]) == (401, "Bearer")
+    assert ask(running, "GET", "/healthz", headers=headers)[::2] == (200, b"ok\n")
+    assert ask(running, "GET", "/readyz", headers=headers)[::2] == (200, b"ok\n")
+
+
+def test_pages_of_other_sites_are_not_answered(running: Running) -> None:
+    own = f"http://127.0.0.1:{running.port}"
+    assert ask(running, "GET", "/metrics", headers={**BEARER, "Origin": own})[0] == 200
+    status, headers, _ = ask(running, "GET", "/metrics", headers={**BEARER, "Origin": "http://evil.example"})
+    assert status == 403
+    assert "access-control-allow-origin" not in headers
+
+
+def test_every_answer_has_security_headers(running: Running) -> None:
+    for path in ("/metrics", "/no/such/page", "/v1/captions"):
+        status, headers, _ = ask(running, "GET", path)
+        assert status in (200, 404, 405)
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+        assert "server" not in headers
+
+
+def test_a_bug_is_answered_without_its_traceback(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("/secret/path")
+
+    monkeypatch.setattr(running.captioner, "caption", broken)
+    answer = ask(running, "POST", "/v1/captions", *form(path="clip.mp4"))
+    assert error_of(answer) == (500, "internal error; the service's log says more")
+
+
+def test_the_figures_count_requests_stages_and_picks(running: Running, clip: Path) -> None:
+    running.client().caption(clip)
+    figures = metrics(running)
+    assert 'picknet_requests_total{endpoint="/v1/captions",status="200"}' in figures
+    for stage in ("wait", "decode", "describe"):
+        assert f'picknet_stage_seconds_count{{endpoint="captions",stage="{stage}"}}' in figures
+    assert "picknet_picks_total" in figures
+
+
+def test_the_openapi_document_shows_an_example_of_every_answer(running: Running) -> None:
+    document = create_app(running.service).openapi()
+    assert document["paths"].keys() >= {"/v1/captions", "/v1/frames", "/v1/timelines", "/v1/jobs/{id}"}
+    for path in ("captions", "frames", "timelines"):
+        answers = document["paths"][f"/v1/{path}"]["post"]["responses"]
+        assert answers["200"]["content"]["application/json"]["example"]
+        assert {"401", "413", "422", "429"} <= answers.keys()
+
+
+# --- Streams ----------------------------------------------------------------------------------------------------------
+
+
+def jpeg(number: int) -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(picture(number)).save(content, "jpeg", quality=95)
+    return content.getvalue()
+
+
+def stream_address(running: Running) -> str:
+    return f"ws://127.0.0.1:{running.port}/v1/stream?fps=2"
+
+
+def test_pictures_on_a_websocket_are_described_as_they_come(running: Running) -> None:
+    with connect(stream_address(running), additional_headers=BEARER) as stream:
+        for number in (3, 200):
+            stream.send(jpeg(number))
+            assert json.loads(stream.recv(timeout=20))["caption"] == f"number {number}"
+        stream.send(jpeg(77))
+        stream.send("end")
+        last = json.loads(stream.recv(timeout=20))
+        assert (last["caption"], last["seconds"], last["total_picks"]) == ("number 77", 1.0, 3)
+        with pytest.raises(ConnectionClosed) as closed:
+            stream.recv(timeout=20)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1000
+
+
+def test_a_browser_sends_the_token_as_a_protocol(running: Running) -> None:
+    name: Any = f"picknet.token.{TOKEN}"
+    with connect(stream_address(running), subprotocols=[name]) as stream:
+        assert stream.subprotocol == name
+        until(lambda: "picknet_open_streams 1.0" in metrics(running))
+        with connect(stream_address(running), subprotocols=[name]) as second, pytest.raises(ConnectionClosed) as closed:
+            second.recv(timeout=20)  # one worker, one stream
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1013
+    until(lambda: "picknet_open_streams 0.0" in metrics(running))
+    for headers in ({}, {**BEARER, "Origin": "http://evil.example"}):
+        with pytest.raises(InvalidStatus):
+            connect(stream_address(running), additional_headers=headers)
+
+
+def test_what_is_no_picture_ends_the_stream_with_a_reason(running: Running) -> None:
+    with connect(stream_address(running), additional_headers=BEARER) as stream:
+        stream.send(b"not a picture")
+        message = json.loads(stream.recv(timeout=20))["error"]["message"]
+    assert message == "picture: cannot be read; JPEG, PNG and WebP are possible"

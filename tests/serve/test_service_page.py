@@ -1,0 +1,164 @@
+"""The page in a real browser: upload, picks, dial, film, camera, token, errors, and what axe says of it."""
+
+import importlib.util
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from services import TOKEN, Running, until
+from websockets.sync.client import connect
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = [
+    pytest.mark.skipif(not importlib.util.find_spec("playwright"), reason="Playwright is not installed"),
+    pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium: apt-get install chromium"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    options = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        options.append("--no-sandbox")  # Chromium's sandbox does not work for root
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def window(browser: Any, running: Running) -> Iterator[Any]:
+    """A window for all tests: opening one takes longer than most of them."""
+    context = browser.new_context(permissions=["camera"])
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture
+def page(window: Any, running: Running) -> Iterator[Any]:
+    """The page, with the token entered. No test may leave an error in the console."""
+    problems: list[str] = []
+
+    def note(message: Any) -> None:
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            problems.append(message.text)
+
+    window.on("console", note)
+    window.on("pageerror", lambda error: problems.append(str(error)))
+    window.set_default_timeout(20_000)
+    window.goto(running.address)
+    window.evaluate("document.getElementById('access').hidden = false")
+    window.fill("#token", TOKEN)
+    window.click("#access button")
+    yield window
+    window.remove_listener("console", note)
+    assert [text for text in problems if "WebSocket" not in text] == []
+
+
+def wait_for(page: Any, selector: str, text: str) -> None:
+    page.locator(selector).filter(has_text=re.compile(text)).first.wait_for()
+
+
+def test_a_clip_gets_its_sentence_and_a_click_on_a_pick_jumps_there(page: Any, clip: Path) -> None:
+    page.set_input_files("#clip-file", clip)
+    wait_for(page, "#sentence", "^7 22 37 52$")
+    assert page.inner_text("#sure") == "50 % confident, from 4 of 4 frames"
+    assert page.locator("#picks button").all_inner_texts() == ["at 0.3 s", "at 0.9 s", "at 1.5 s", "at 2.1 s"]
+    assert page.locator("#strip canvas.picked").count() == 4
+    assert page.locator("#others li").count() == 3
+    page.click("#picks li:nth-child(3) button")
+    assert page.evaluate("document.getElementById('clip-video').currentTime") == pytest.approx(1.48, abs=0.01)
+
+
+BLUE = """() => [...document.querySelectorAll("#picks canvas")].map((canvas) => {
+  const [red, , blue] = canvas.getContext("2d").getImageData(250, canvas.height - 20, 1, 1).data;
+  return blue > 2 * red;
+})"""
+"""Whether the lower right of each pick is blue, as in every frame of the clip."""
+
+
+def test_the_picked_frames_are_drawn_from_the_file(page: Any, clip: Path) -> None:
+    page.set_input_files("#clip-file", clip)
+    wait_for(page, "#sentence", "^7 22 37 52$")
+    until(lambda: page.evaluate(BLUE) == [True] * 4)
+
+
+def test_the_dial_picks_again(page: Any, clip: Path) -> None:
+    page.set_input_files("#clip-file", clip)
+    wait_for(page, "#sentence", "^7 22 37 52$")
+    page.focus("#rate")
+    page.keyboard.press("End")
+    wait_for(page, "#sure", "from 16 of 16 frames")
+    assert page.inner_text("#rate-value") == "× 4"
+    assert page.locator("#picks li").count() == 16
+
+
+def test_a_film_gets_a_timeline_that_can_be_searched_and_downloaded(page: Any, clip: Path) -> None:
+    page.click("#tab-film")
+    page.set_input_files("#film-file", clip)
+    page.wait_for_selector("#exports:visible")
+    assert page.locator("#segments span").all_inner_texts() == [f"number {n}" for n in (0, 13, 25, 38, 50)]
+    assert page.locator("#ribbon i").count() == 5
+    page.fill("#search", "number 3")
+    assert page.locator("#segments li:visible").all_inner_texts() == ["0:01\nnumber 38"]
+    with page.expect_download() as started:
+        page.click("#exports button[value=srt]")
+    assert started.value.suggested_filename == "timeline.srt"
+    assert Path(started.value.path()).read_text().startswith("1\n00:00:00,000 --> 00:00:00,500\nnumber 0\n")
+
+
+def test_the_camera_is_described_and_a_lost_connection_is_tried_again(page: Any, running: Running) -> None:
+    address = f"ws://127.0.0.1:{running.port}/v1/stream"
+    page.click("#tab-camera")
+    with connect(address, additional_headers={"Authorization": f"Bearer {TOKEN}"}):  # the only place for a stream
+        until(lambda: running.service.metrics.open_streams._value.get() == 1)
+        page.click("#camera-button")
+        wait_for(page, "#error", "^The connection was lost; trying again.$")
+    wait_for(page, "#camera-sentence", r"^number \d+$")
+    assert not page.is_visible("#error")
+    page.click("#camera-button")
+    assert page.inner_text("#camera-button") == "Start the camera"
+
+
+def test_an_error_is_a_sentence(page: Any, tmp_path: Path) -> None:
+    bad = tmp_path / "notes.mp4"
+    bad.write_text("not a video")
+    page.set_input_files("#clip-file", bad)
+    wait_for(page, "#error", r"^notes\.mp4: not a known video format$")
+    assert not page.is_visible("#clip-result")
+
+
+def test_the_page_asks_for_the_token(page: Any, clip: Path) -> None:
+    page.reload()
+    assert not page.is_visible("#access")
+    page.set_input_files("#clip-file", clip)
+    page.wait_for_selector("#access:visible")
+    page.fill("#token", TOKEN)
+    page.keyboard.press("Enter")
+    wait_for(page, "#sentence", "^7 22 37 52$")
+    assert not page.is_visible("#error")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(page: Any, clip: Path, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
+    page.emulate_media(color_scheme=scheme)
+    page.set_input_files("#clip-file", clip)
+    wait_for(page, "#sentence", "^7 22 37 52$")
+    found = axe.run(page).response["violations"]
+    page.focus("#tab-clip")
+    page.keyboard.press("ArrowRight")
+    page.set_input_files("#film-file", clip)
+    page.wait_for_selector("#exports:visible")
+    found += axe.run(page).response["violations"]
+    page.keyboard.press("ArrowRight")
+    page.click("#tab-camera")
+    found += axe.run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []

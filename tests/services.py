@@ -1,0 +1,131 @@
+"""A service in a thread of the tests: a real server on loopback, real decoders, and a captioner that needs no model."""
+
+import contextlib
+import importlib.util
+import math
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+from clips import number_of
+
+from picknet.errors import BadSetting
+from picknet.model.sentences import Sentence
+from picknet.picking.picker import Pick
+from picknet.results import Caption, Picked, Segment, Update
+from picknet.serve.server import Server
+from picknet.serve.service import Limits, Service
+
+ROOT = Path(__file__).resolve().parents[1]
+TOKEN = "correct-horse-battery"
+
+
+class StubCaptioner:
+    """Says which frames it saw. `gate`: while it is closed, captions and timelines wait."""
+
+    name = "stub"
+    picker = object()
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.num_waiting = 0
+
+    def picker_at(self, rate: float = 1.0, *, spread: bool = True) -> object:
+        return SimpleNamespace(rate=rate)
+
+    def counted_picker(self, k: int) -> object:
+        return object()
+
+    def caption(self, video: Any, *, picker: Any = None, candidates: int = 1, **_: Any) -> Caption:
+        frames = list(video.sample_evenly(count=round(4 * getattr(picker, "rate", 1))))
+        self._wait()
+        text = " ".join(str(number_of(frame.pixels(64))) for frame in frames)
+        picks = tuple(Pick(frame.index, frame.seconds, 0.5, frame.number) for frame in frames)
+        sentences = (Sentence(text, math.log(0.5)),) * candidates
+        about = (len(frames), video.name, self.name, video.damage, math.log(0.5), 0.5, sentences, video.seconds)
+        return Caption(text, picks, *about)
+
+    def picked(self, video: Any, *, budget: int, exact: bool = False) -> Picked:
+        frames = list(video.sample_evenly(count=budget))
+        picks = [(frame, Pick(frame.index, frame.seconds, None, frame.number)) for frame in frames]
+        return Picked(tuple(picks), len(frames), video.damage, video.name)
+
+    def timeline(self, video: Any, *, fps: float = 2.0, **settings: Any) -> Iterator[Segment]:
+        if settings.get("beam") == 13:
+            raise BadSetting("beam is 13: an unlucky number")
+
+        def read() -> Iterator[Segment]:
+            for frame in video.sample_by_time(fps=fps):
+                text = f"number {number_of(frame.pixels(64))}"
+                pick = Pick(frame.index, frame.seconds, 0.5, frame.number)
+                yield Segment(frame.seconds, frame.seconds + 1 / fps, text, 0.5, (pick,), None, video.name, self.name)
+                self._wait()
+
+        return read()
+
+    def stream(self, frames: Any, *, picker: object, min_confidence: float | None) -> Iterator[Update]:
+        for total, frame in enumerate(frames, start=1):
+            pick = Pick(frame.index, frame.seconds)
+            text = f"number {number_of(np.asarray(frame.pixels()))}"
+            yield Update(frame.seconds, text, True, (pick,), total, total, video="frames", model=self.name)
+
+    def _wait(self) -> None:
+        self.num_waiting += 1
+        assert self.gate.wait(30)
+        self.num_waiting -= 1
+
+
+class Running:
+    """A service and its address."""
+
+    def __init__(self, service: Service, captioner: Any, port: int) -> None:
+        self.service = service
+        self.captioner = captioner
+        self.port = port
+        self.address = f"http://127.0.0.1:{port}"
+
+    def client(self, token: str | None = TOKEN) -> Any:
+        return client_example().Client(self.address, token=token, timeout=30)
+
+
+def client_example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("example_client", ROOT / "examples" / "client.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def serving(
+    captioner: Any, limits: Limits, *, root: Path | None = None, token: str | None = TOKEN
+) -> Iterator[Running]:
+    service = Service(captioner, limits, root=root)
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = Server(service, host="127.0.0.1", token=token)
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    try:
+        until(lambda: server.started)
+        yield Running(service, captioner, listening.getsockname()[1])
+    finally:
+        server.handle_exit(signal.SIGTERM, None)
+        thread.join()
+        listening.close()
+        service.close()
+
+
+def until(condition: Any, seconds: float = 20.0) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.01)
