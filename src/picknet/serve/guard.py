@@ -4,6 +4,7 @@ It is ASGI middleware around the application, so that nothing of a refused reque
 """
 
 import asyncio
+import contextlib
 import json
 import secrets
 import time
@@ -25,6 +26,9 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz", *PAGE_FILES})
 """For load balancers, which have no token and learn nothing but yes or no, and for the page, which asks for it."""
 UPLOAD_PATIENCE = 30.0
 """Seconds without a byte after which an upload is given up."""
+DISCARDED_BYTES, DISCARD_SECONDS = 2**22, 2.0
+"""How much of a refused request is read, and for how long: a client that still sends when the connection closes loses
+the answer."""
 RETRY_SECONDS = 2
 """After which a client may try again."""
 TOKEN_PROTOCOL = "picknet.token."
@@ -69,7 +73,7 @@ class Refused(HTTPException):
         if status == 401:
             headers["www-authenticate"] = "Bearer"
         if status in (401, 403, 408, 413, 429, 503):
-            headers["connection"] = "close"  # the rest of the body is not read
+            headers["connection"] = "close"  # the rest of the body is not read, or only a little of it
         super().__init__(status, message, headers)
 
 
@@ -132,6 +136,7 @@ class Guard:
         except Refused as refused:
             if status:
                 raise  # an answer has begun
+            await body.discard(scope)
             await _answer(counted_send, refused)
         finally:
             endpoint = _endpoint(scope)
@@ -191,6 +196,18 @@ class _Body:
         if self._num_bytes > self._max_bytes:
             raise self.too_large()
         return message
+
+    async def discard(self, scope: Message) -> None:
+        """Read some of what has not been read."""
+        if not self._num_bytes and any(name.lower() == b"expect" for name, _ in scope["headers"]):
+            return  # the client waits for a word before it sends anything
+        num_bytes = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_SECONDS):
+                while not self._is_complete and num_bytes < DISCARDED_BYTES:
+                    message = await self._receive()
+                    num_bytes += len(message.get("body", b""))
+                    self._is_complete = not message.get("more_body", False)
 
     def too_large(self) -> Refused:
         return Refused(413, f"the request is larger than {self._max_bytes:,} bytes, which is the limit")
