@@ -1,0 +1,508 @@
+"""METEOR 1.5 for English (Denkowski and Lavie, 2014), equal to the Java program that pycocoevalcap calls.
+
+A candidate is aligned with each reference: words match if they are equal, have the same stem, are synonyms, or belong to
+phrases that paraphrase each other. The score weighs precision, recall and the number of chunks that the matched words
+form; the reference with the best score counts. Where only the program's beam search or one of its peculiarities
+decides between alignments, this follows the program.
+
+Word lists, synonyms and paraphrases are read from the files of the `meteor` extra; Java is not started.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import io
+import re
+import time
+import zipfile
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from picknet import cache
+from picknet.errors import PicknetError
+from picknet.stemmer import stem
+
+ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
+"""α: recall against precision; β, γ: the penalty on chunks; δ: content words against function words."""
+EXACT, STEM, SYNONYM, PARAPHRASE = range(4)
+MODULE_WEIGHTS = (1.0, 0.6, 0.8, 0.6)
+"""What a word counts that is matched by each module."""
+BEAM_SIZE = 40
+MAX_PHRASE = 7
+"""Words in the longest phrase of the paraphrase table."""
+
+Array = NDArray[Any]
+Words = tuple[str, ...]
+
+
+class MeteorFailed(PicknetError):
+    """METEOR's files cannot be read, or its time is up."""
+
+
+@dataclass(frozen=True)
+class Meteor:
+    """1.0 is what the tables print as 100."""
+
+    corpus: float
+    """The score of the corpus: computed from summed statistics, not the mean over the videos."""
+    by_video: Array
+    """(videos,)"""
+
+
+def files() -> Path | None:
+    """The folder of METEOR's files inside pycocoevalcap; None if that is not installed."""
+    package = importlib.util.find_spec("pycocoevalcap")
+    folders = package.submodule_search_locations if package is not None else None
+    places = [Path(folder) / "meteor" for folder in folders or ()]
+    return next((place for place in places if (place / _JAR).is_file()), None)
+
+
+def evaluate(captions: Iterable[tuple[str, Sequence[str]]], lexicon: Lexicon, *, seconds: float) -> Meteor:
+    """METEOR of captions, each given with its references. Raises `MeteorFailed` after `seconds`."""
+    end = time.monotonic() + seconds
+
+    def check_time() -> None:
+        if time.monotonic() > end:
+            raise MeteorFailed(f"not finished after {seconds:g} s")
+
+    statistics = []
+    for candidate, references in captions:
+        aligner = Aligner(lexicon, candidate, references, check_time)
+        statistics.append(max(map(aligner.align, dict.fromkeys(references)), key=score))
+    # A caption that is its reference word for word has no chunks as far as the corpus is concerned.
+    chunks = sum(one.chunks for one in statistics if not one.is_perfect())
+    counts = np.sum([one.counts for one in statistics], axis=0).tolist()
+    return Meteor(score(Statistics(counts, chunks)), np.array([score(one) for one in statistics]))
+
+
+# --- The score of an alignment ----------------------------------------------------------------------------------------
+
+
+class Statistics(NamedTuple):
+    """What the score of an alignment, or of several, follows from."""
+
+    counts: list[list[list[int]]]
+    """[candidate, reference][content words, function words][all of them, then those matched by each module]"""
+    chunks: int
+    """Runs of matches that are adjacent in both."""
+
+    def num_matched(self, side: int) -> int:
+        return sum(sum(kind[1:]) for kind in self.counts[side])
+
+    def is_perfect(self) -> bool:
+        num_words = [sum(kind[0] for kind in side) for side in self.counts]
+        return self.chunks == 1 and num_words == [self.num_matched(0), self.num_matched(1)]
+
+
+def score(statistics: Statistics) -> float:
+    """F(1 - γ·(chunks / matches)^β), where F is the harmonic mean of precision and recall weighted by α."""
+    num_matches = (statistics.num_matched(0) + statistics.num_matched(1)) / 2
+    if num_matches == 0:
+        return 0.0
+    precision, recall = map(_matched_share, statistics.counts)
+    mean = 1 / ((1 - ALPHA) / precision + ALPHA / recall)
+    fragmentation = 0.0 if statistics.is_perfect() else statistics.chunks / num_matches
+    return float(mean * (1 - GAMMA * fragmentation**BETA))
+
+
+def _matched_share(side: list[list[int]]) -> float:
+    # Sums in the program's order: rounding decides between references with equal scores.
+    matched = total = 0.0
+    for kind, importance in zip(side, (DELTA, 1 - DELTA), strict=True):
+        total += importance * kind[0]
+        for count, weight in zip(kind[1:], MODULE_WEIGHTS, strict=True):
+            matched += count * weight * importance
+    return matched / total
+
+
+# --- Matches and the search for the best alignment --------------------------------------------------------------------
+
+
+class Match(NamedTuple):
+    """Words of the candidate and of the reference that mean the same."""
+
+    module: int
+    start: int
+    """In the candidate."""
+    length: int
+    reference_start: int
+    reference_length: int
+
+
+class Aligner:
+    """Aligns a candidate with each of its references."""
+
+    def __init__(
+        self, lexicon: Lexicon, candidate: str, references: Iterable[str], check_time: Callable[[], None] = lambda: None
+    ) -> None:
+        self._lexicon = lexicon
+        self._check_time = check_time
+        self._sentence = lexicon.sentence(candidate)
+        self._matches_of_word: dict[str, list[tuple[int, int]]] = {}
+        self._matches_of_phrase: dict[int, list[tuple[int, int]]] = {}
+        self._places: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for start, length, phrase in self._sentence.phrases:
+            self._places[phrase].append((start, length))
+        self._is_here = lexicon.marked(self._places)
+        # By phrase of a reference: the candidate's phrases that it paraphrases, with the order in which they are tried.
+        self._paraphrased: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        is_there = lexicon.marked(phrase for text in references for _, _, phrase in lexicon.sentence(text).phrases)
+        for order, (start, length, phrase) in enumerate(self._sentence.phrases):
+            for paraphrase in lexicon.paraphrases(phrase, is_there):
+                self._paraphrased[paraphrase].append((order, start, length))
+
+    def align(self, reference: str) -> Statistics:
+        """The statistics of the best alignment with one of the references."""
+        sentence = self._lexicon.sentence(reference)
+        matches = self._matches(sentence)
+        chosen = _best_alignment(matches, len(self._sentence.words), self._check_time)
+        sides = (self._sentence, sentence)
+        counts = [[[0] * (1 + len(MODULE_WEIGHTS)) for _ in ("content", "function")] for _ in sides]
+        for side, of_side in zip(counts, sides, strict=True):
+            for word in of_side.words:
+                side[word.is_function][0] += 1
+        chunks, end, reference_end = 0, -1, -1
+        for match in chosen:
+            chunks += (match.start, match.reference_start) != (end, reference_end)
+            end, reference_end = match.start + match.length, match.reference_start + match.reference_length
+            for word in self._sentence.words[match.start : end]:
+                counts[0][word.is_function][1 + match.module] += 1
+            for word in sentence.words[match.reference_start : reference_end]:
+                counts[1][word.is_function][1 + match.module] += 1
+        return Statistics(counts, chunks)
+
+    def _matches(self, reference: Sentence) -> list[list[Match]]:
+        """For each word of the reference, the matches that begin there, in the order in which they are tried."""
+        if [word.code for word in reference.words] == [word.code for word in self._sentence.words]:
+            # The other modules could only lead the search astray.
+            return [
+                [Match(module, start, 1, place, 1) for module, start in self._of_word(word) if module == EXACT]
+                for place, word in enumerate(reference.words)
+            ]
+        matches = []
+        for place, word in enumerate(reference.words):
+            self._check_time()
+            matches.append([Match(module, start, 1, place, 1) for module, start in self._of_word(word)])
+        for place, num_words, phrase in reference.phrases:
+            for start, length in self._of_phrase(phrase):
+                matches[place].append(Match(PARAPHRASE, start, length, place, num_words))
+        reverse: dict[int, list[tuple[int, Match]]] = defaultdict(list)
+        for place, num_words, phrase in reference.phrases:
+            for order, start, length in self._paraphrased.get(phrase, ()):
+                reverse[place].append((order, Match(PARAPHRASE, start, length, place, num_words)))
+        for place, found in reverse.items():
+            matches[place] += [match for _, match in sorted(found, key=itemgetter(0))]
+        return matches
+
+    def _of_word(self, word: Word) -> list[tuple[int, int]]:
+        """The modules by which a word of a reference matches words of the candidate, and where those are."""
+        if (found := self._matches_of_word.get(word.text)) is None:
+            others = [(place, other) for place, other in enumerate(self._sentence.words) if other.code != word.code]
+            found = [(EXACT, place) for place, other in enumerate(self._sentence.words) if other.code == word.code]
+            found += [(STEM, place) for place, other in others if other.stem_code == word.stem_code]
+            found += [(SYNONYM, place) for place, other in others if not word.synsets.isdisjoint(other.synsets)]
+            self._matches_of_word[word.text] = found
+        return found
+
+    def _of_phrase(self, phrase: int) -> list[tuple[int, int]]:
+        """Where paraphrases of a phrase of a reference are in the candidate, and their lengths."""
+        if (found := self._matches_of_phrase.get(phrase)) is None:
+            paraphrases = self._lexicon.paraphrases(phrase, self._is_here)
+            found = [place for paraphrase in paraphrases for place in self._places[paraphrase]]
+            self._matches_of_phrase[phrase] = found
+        return found
+
+
+_CHUNK, _MATCH = 1 << 48, 1 << 96
+"""The cost of a path through the search is -_MATCH · (weight of its matches) + _CHUNK · chunks + distance."""
+
+
+def _best_alignment(
+    matches: list[list[Match]], num_words: int, check_time: Callable[[], None] = lambda: None
+) -> list[Match]:
+    """The matches of the best path of a beam search from the reference's first word to its last."""
+    certain = _certain(matches, num_words)
+    # A path: its cost, where its last match ends in the candidate (-1: not adjacent to what comes) and in the
+    # reference, the set of the candidate's words that are taken, and its matches as a linked list.
+    paths: list[tuple[int, int, int, int, Any]] = [(0, -1, 0, 0, None)]
+    for place, options in enumerate(matches):
+        check_time()
+        if len(paths) > 1:
+            paths.sort(key=itemgetter(0))
+        following = []
+        tried = [
+            (match, ((1 << match.length) - 1) << match.start, _MATCH * _search_weight(match))
+            for match in options
+        ]
+        for path in paths[:BEAM_SIZE]:
+            cost, end, reference_end, taken, chosen = path
+            if reference_end > place:  # inside a match of several words
+                following.append(path)
+                continue
+            for match, words, weight in tried:
+                if taken & words:
+                    continue
+                is_new_chunk = end != -1 and match.start != end
+                following.append(
+                    (
+                        cost - weight + is_new_chunk * _CHUNK + certain[place] * abs(place - match.start),
+                        match.start + match.length,
+                        place + match.reference_length,
+                        taken | words,
+                        (match, chosen),
+                    )
+                )
+                # The program adds a match's distance not to the path with it but to those that are made after it.
+                cost += abs(place - match.start)
+            if not certain[place]:
+                following.append((cost + (end != -1) * _CHUNK, -1, place + 1, taken, chosen))
+        paths = following
+    paths.sort(key=itemgetter(0))
+    closed = [(cost + (end != -1) * _CHUNK, chosen) for cost, end, _, _, chosen in paths[:BEAM_SIZE]]
+    chain = min(closed, key=itemgetter(0))[1]
+    chosen_matches = []
+    while chain is not None:
+        match, chain = chain
+        chosen_matches.append(match)
+    return chosen_matches[::-1]
+
+
+def _search_weight(match: Match) -> int:
+    """What the search takes a match to be worth: half of an exact one, rounded down on each side."""
+    if match.module == EXACT:
+        return match.length + match.reference_length
+    return match.length // 2 + match.reference_length // 2
+
+
+def _certain(matches: list[list[Match]], num_words: int) -> list[bool]:
+    """Where the only match shares no word with any other: it is part of every path."""
+    times_covered, times_covered_there = [0] * num_words, [0] * len(matches)
+    for options in matches:
+        for _, start, length, place, reference_length in options:
+            for word in range(start, start + length):
+                times_covered[word] += 1
+            for word in range(place, place + reference_length):
+                times_covered_there[word] += 1
+
+    def is_certain(options: list[Match]) -> bool:
+        if len(options) != 1:
+            return False
+        _, start, length, place, reference_length = options[0]
+        covered = times_covered[start : start + length] + times_covered_there[place : place + reference_length]
+        return set(covered) == {1}
+
+    return [is_certain(options) for options in matches]
+
+
+# --- Words, and what is known about them ------------------------------------------------------------------------------
+
+_JAR = "meteor-1.5.jar"
+_PARAPHRASES = Path("data") / "paraphrase-en.gz"
+
+
+class Word(NamedTuple):
+    text: str
+    code: int
+    stem_code: int
+    synsets: frozenset[str]
+    is_function: bool
+
+
+class Sentence(NamedTuple):
+    words: list[Word]
+    phrases: list[tuple[int, int, int]]
+    """Start, length and number of each phrase that is in the paraphrase table."""
+
+
+class Lexicon:
+    """METEOR's word lists, WordNet's synonyms and the paraphrase table."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the files of a folder. Raises `MeteorFailed` if they cannot be read."""
+        try:
+            with zipfile.ZipFile(folder / _JAR) as jar:
+                lines = {
+                    name: jar.read(name).decode().splitlines()
+                    for name in (
+                        "function/english.words",
+                        "nonbreaking/english.prefixes",
+                        "synonym/english.exceptions",
+                        "synonym/english.synsets",
+                    )
+                }
+            phrases, self._first, self._paraphrases = _paraphrase_table(folder / _PARAPHRASES)
+        except (OSError, EOFError, KeyError, ValueError, zlib.error, zipfile.BadZipFile) as error:
+            raise MeteorFailed(f"{folder}: METEOR's files cannot be read ({error})") from error
+        self._function_words = frozenset(lines["function/english.words"])
+        self._abbreviations = {
+            fields[0]: "#NUMERIC_ONLY#" in fields[1:2]
+            for line in lines["nonbreaking/english.prefixes"]
+            if (fields := line.split()) and not line.startswith("#")
+        }
+        # In both files, the line after a word is about it: the numbers of its synsets; its irregular forms.
+        synsets, exceptions = lines["synonym/english.synsets"], lines["synonym/english.exceptions"]
+        self._synsets = dict(zip(synsets[::2], synsets[1::2], strict=True))
+        self._bases: dict[str, list[str]] = defaultdict(list)
+        for base, forms in zip(exceptions[::2], exceptions[1::2], strict=True):
+            for form in forms.split():
+                self._bases[form].append(base)
+        self._phrases = {phrase: number for number, phrase in enumerate(phrases)}
+        self.word = lru_cache(maxsize=1 << 16)(self._word)
+        self.sentence = lru_cache(maxsize=1 << 14)(self._sentence)
+
+    def _sentence(self, text: str) -> Sentence:
+        words = self.words_of(text)
+        phrases = []
+        for start in range(len(words)):
+            phrase = ""
+            for length, word in enumerate(words[start : start + MAX_PHRASE], start=1):
+                phrase = f"{phrase} {word}" if phrase else word
+                if (number := self._phrases.get(phrase)) is not None:
+                    phrases.append((start, length, number))
+        return Sentence([self.word(word) for word in words], phrases)
+
+    def _word(self, text: str) -> Word:
+        bases = [text, *(self._bases.get(text) or [self._base_of(text)])]
+        synsets = frozenset(number for base in bases for number in self._synsets.get(base, "").split())
+        return Word(text, _code(text), _code(stem(text)), synsets, text in self._function_words)
+
+    def _base_of(self, form: str) -> str:
+        """The dictionary form of a regular inflection."""
+        if form.endswith("ss") or len(form) <= 2:
+            return form
+        bases = (form.removesuffix(suffix) + ending for suffix, ending in _INFLECTIONS if form.endswith(suffix))
+        return next((base for base in bases if base in self._synsets), "")
+
+    def marked(self, phrases: Iterable[int]) -> Array:
+        """A set of phrases as a mask: (phrases of the table,)"""
+        mask = np.zeros(len(self._phrases), dtype=bool)
+        mask[list(phrases)] = True
+        return mask
+
+    def paraphrases(self, phrase: int, marked: Array) -> list[int]:
+        """Those paraphrases of a phrase that are marked, in the table's order."""
+        paraphrases = self._paraphrases[self._first[phrase] : self._first[phrase + 1]]
+        return paraphrases[marked[paraphrases]].tolist()  # type: ignore[no-any-return]
+
+    def words_of(self, text: str) -> list[str]:
+        """The words of a line, as the program's English normaliser separates them."""
+        if _PLAIN.fullmatch(text):
+            return text.split()
+        text = f" {text.strip(_TRIMMED)} "
+        for pattern, replacement in _SEPARATIONS:
+            text = pattern.sub(replacement, text)
+        words = text.split()
+        following = [*words[1:], ""]
+        text = " ".join(map(self._without_full_stop, words, following))
+        return text.strip(_TRIMMED).lower().split()
+
+    def _without_full_stop(self, word: str, following: str) -> str:
+        """Separate the full stop at the end of a word, unless it belongs to an abbreviation."""
+        before = word.removesuffix(".")
+        if before in (word, "") or before.endswith("."):
+            return word
+        if "." in before and _LETTER.search(before):  # U.S.
+            return word.replace(".", "")
+        only_before_numbers = self._abbreviations.get(before)
+        if only_before_numbers is False or "a" <= following[:1] <= "z":
+            return word
+        if only_before_numbers and "0" <= following[:1] <= "9":
+            return word
+        return f"{before} ."
+
+
+def _code(word: str) -> int:
+    """Java's hash code. The program compares words by it, so that "an" and "c0" are the same word."""
+    code = 0
+    units = word.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + (high << 8) + low) & 0xFFFFFFFF
+    return code
+
+
+_INFLECTIONS = (
+    ("s", ""), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh"), ("men", "man"), ("ies", "y"),
+    ("es", "e"), ("es", ""), ("ed", "e"), ("ed", ""), ("ing", "e"), ("ing", ""), ("er", ""), ("est", ""), ("er", "e"),
+    ("est", "e"),
+)  # fmt: skip
+
+_PLAIN = re.compile(r"[A-Za-z0-9 ]*")
+_TRIMMED = "".join(map(chr, range(33)))
+"""What Java's `trim` removes."""
+_LETTERS = "A-Za-zÀ-ÖØ-öø-ž\u0400-\u0527\ua640-\ua66e\ua67e-\ua697\u1d00-\u1d7f"
+_LETTER = re.compile(f"[{_LETTERS}]")
+_SEPARATIONS = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (rf"([^0-9{_LETTERS}\s.'`,\-‘’])", r" \1 "),  # symbols
+        (r"(\.\.+)", r" \1 "),
+        (r"([^0-9]),([^0-9])", r"\1 , \2"),  # commas, but for those inside numbers
+        (r"([0-9]),([^0-9])", r"\1 , \2"),
+        (r"([^0-9]),([0-9])", r"\1 , \2"),
+        (r"[`‘’]", "'"),
+        (r"[“”]|''", ' " '),
+        (r"–", "-"),
+        (r"--", "-"),
+        (rf"([0-9{_LETTERS}.])-([0-9{_LETTERS}])", r"\1 \2"),
+        (rf"([^{_LETTERS}])'([^{_LETTERS}])", r"\1 ' \2"),
+        (rf"([^0-9{_LETTERS}])'([{_LETTERS}])", r"\1 ' \2"),
+        (rf"([{_LETTERS}])'([^{_LETTERS}])", r"\1 ' \2"),
+        (rf"([{_LETTERS}])'([{_LETTERS}])", r"\1 '\2"),  # it|'s
+        (r"([0-9])'s", r"\1 's"),
+    )
+]
+
+
+# --- The paraphrase table ---------------------------------------------------------------------------------------------
+
+_LINES_AT_ONCE = 300_000
+
+
+@lru_cache(maxsize=1)
+def lexicon(folder: Path) -> Lexicon:
+    """The lexicon of a folder, kept for the next call."""
+    return Lexicon(folder)
+
+
+def _paraphrase_table(path: Path) -> tuple[list[str], Array, Array]:
+    """All phrases; the numbers of the paraphrases of phrase n are those from first[n] to first[n + 1] of the last array.
+
+    The text has millions of lines and takes seconds to read, so that the table is kept in the cache.
+    """
+    state = path.stat()
+    entry = f"meteor-{zlib.crc32(f'{path.resolve()} {state.st_size} {state.st_mtime_ns}'.encode()):08x}"
+    if (stored := cache.read(entry)) is not None:
+        with np.load(io.BytesIO(stored), allow_pickle=False) as table:
+            return bytes(table["phrases"]).decode().split("\n"), table["first"], table["paraphrases"]
+    phrases, first, paraphrases = _read_paraphrases(path)
+    content = io.BytesIO()
+    text = np.frombuffer("\n".join(phrases).encode(), dtype=np.uint8)
+    np.savez(content, phrases=text, first=first, paraphrases=paraphrases)
+    cache.write(entry, content.getbuffer())
+    return phrases, first, paraphrases
+
+
+def _read_paraphrases(path: Path) -> tuple[list[str], Array, Array]:
+    """The table from the text: a probability, a phrase and its paraphrase, each in a line of its own."""
+    numbers: dict[str, int] = defaultdict()
+    numbers.default_factory = numbers.__len__
+    parts: list[Array] = []
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as text:
+        while lines := list(islice(text, _LINES_AT_ONCE)):
+            pairs = [numbers[line.rstrip("\n")] for index, line in enumerate(lines) if index % 3]
+            parts.append(np.array(pairs, dtype=np.int32).reshape(-1, 2))
+    phrase, paraphrase = np.concatenate(parts).T
+    order = np.argsort(phrase, kind="stable")
+    first = np.searchsorted(phrase[order], np.arange(len(numbers) + 1))
+    return list(numbers), first, paraphrase[order]
