@@ -1,8 +1,8 @@
 """METEOR 1.5 for English (Denkowski and Lavie, 2014), equal to the Java program that pycocoevalcap calls.
 
-A candidate is aligned with each reference: words match if they are equal, have the same stem, are synonyms, or belong to
-phrases that paraphrase each other. The score weighs precision, recall and the number of chunks that the matched words
-form; the reference with the best score counts. Where only the program's beam search or one of its peculiarities
+A candidate is aligned with each reference: words match if they are equal, have the same stem, are synonyms, or are part
+of phrases that paraphrase each other. The score weighs precision, recall and the number of chunks that the matched
+words form; the reference with the best score counts. Where only the program's beam search or one of its peculiarities
 decides between alignments, this follows the program.
 
 Word lists, synonyms and paraphrases are read from the files of the `meteor` extra; Java is not started.
@@ -21,7 +21,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,7 +59,7 @@ class Meteor:
     """(videos,)"""
 
 
-def files() -> Path | None:
+def installed_files() -> Path | None:
     """The folder of METEOR's files inside pycocoevalcap; None if that is not installed."""
     package = importlib.util.find_spec("pycocoevalcap")
     folders = package.submodule_search_locations if package is not None else None
@@ -149,17 +148,18 @@ class Aligner:
         self._lexicon = lexicon
         self._check_time = check_time
         self._sentence = lexicon.sentence(candidate)
+        table = lexicon.paraphrases
         self._matches_of_word: dict[str, list[tuple[int, int]]] = {}
         self._matches_of_phrase: dict[int, list[tuple[int, int]]] = {}
         self._places: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for start, length, phrase in self._sentence.phrases:
             self._places[phrase].append((start, length))
-        self._is_here = lexicon.marked(self._places)
+        self._is_here = table.marked(self._places)
         # By phrase of a reference: the candidate's phrases that it paraphrases, with the order in which they are tried.
         self._paraphrased: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-        is_there = lexicon.marked(phrase for text in references for _, _, phrase in lexicon.sentence(text).phrases)
+        is_there = table.marked(phrase for text in references for _, _, phrase in lexicon.sentence(text).phrases)
         for order, (start, length, phrase) in enumerate(self._sentence.phrases):
-            for paraphrase in lexicon.paraphrases(phrase, is_there):
+            for paraphrase in table.paraphrases_of(phrase, is_there):
                 self._paraphrased[paraphrase].append((order, start, length))
 
     def align(self, reference: str) -> Statistics:
@@ -218,7 +218,7 @@ class Aligner:
     def _of_phrase(self, phrase: int) -> list[tuple[int, int]]:
         """Where paraphrases of a phrase of a reference are in the candidate, and their lengths."""
         if (found := self._matches_of_phrase.get(phrase)) is None:
-            paraphrases = self._lexicon.paraphrases(phrase, self._is_here)
+            paraphrases = self._lexicon.paraphrases.paraphrases_of(phrase, self._is_here)
             found = [place for paraphrase in paraphrases for place in self._places[paraphrase]]
             self._matches_of_phrase[phrase] = found
         return found
@@ -341,7 +341,7 @@ class Lexicon:
                         "synonym/english.synsets",
                     )
                 }
-            phrases, self._first, self._paraphrases = _paraphrase_table(folder / _PARAPHRASES)
+            self.paraphrases = ParaphraseTable.load(folder / _PARAPHRASES)
         except (OSError, EOFError, KeyError, ValueError, zlib.error, zipfile.BadZipFile) as error:
             raise MeteorFailed(f"{folder}: METEOR's files cannot be read ({error})") from error
         self._function_words = frozenset(lines["function/english.words"])
@@ -357,20 +357,12 @@ class Lexicon:
         for base, forms in zip(exceptions[::2], exceptions[1::2], strict=True):
             for form in forms.split():
                 self._bases[form].append(base)
-        self._phrases = {phrase: number for number, phrase in enumerate(phrases)}
         self.word = lru_cache(maxsize=1 << 16)(self._word)
-        self.sentence = lru_cache(maxsize=1 << 14)(self._sentence)
+        self.sentence = lru_cache(maxsize=1 << 13)(self._sentence)
 
     def _sentence(self, text: str) -> Sentence:
         words = self.words_of(text)
-        phrases = []
-        for start in range(len(words)):
-            phrase = ""
-            for length, word in enumerate(words[start : start + MAX_PHRASE], start=1):
-                phrase = f"{phrase} {word}" if phrase else word
-                if (number := self._phrases.get(phrase)) is not None:
-                    phrases.append((start, length, number))
-        return Sentence([self.word(word) for word in words], phrases)
+        return Sentence([self.word(word) for word in words], self.paraphrases.phrases_in(words))
 
     def _word(self, text: str) -> Word:
         bases = [text, *(self._bases.get(text) or [self._base_of(text)])]
@@ -383,17 +375,6 @@ class Lexicon:
             return form
         bases = (form.removesuffix(suffix) + ending for suffix, ending in _INFLECTIONS if form.endswith(suffix))
         return next((base for base in bases if base in self._synsets), "")
-
-    def marked(self, phrases: Iterable[int]) -> Array:
-        """A set of phrases as a mask: (phrases of the table,)"""
-        mask = np.zeros(len(self._phrases), dtype=bool)
-        mask[list(phrases)] = True
-        return mask
-
-    def paraphrases(self, phrase: int, marked: Array) -> list[int]:
-        """Those paraphrases of a phrase that are marked, in the table's order."""
-        paraphrases = self._paraphrases[self._first[phrase] : self._first[phrase + 1]]
-        return paraphrases[marked[paraphrases]].tolist()  # type: ignore[no-any-return]
 
     def words_of(self, text: str) -> list[str]:
         """The words of a line, as the program's English normaliser separates them."""
@@ -464,45 +445,113 @@ _SEPARATIONS = [
 ]
 
 
-# --- The paraphrase table ---------------------------------------------------------------------------------------------
-
-_LINES_AT_ONCE = 300_000
-
-
 @lru_cache(maxsize=1)
-def lexicon(folder: Path) -> Lexicon:
+def load_lexicon(folder: Path) -> Lexicon:
     """The lexicon of a folder, kept for the next call."""
     return Lexicon(folder)
 
 
-def _paraphrase_table(path: Path) -> tuple[list[str], Array, Array]:
-    """All phrases; the numbers of the paraphrases of phrase n are those from first[n] to first[n + 1] of the last array.
+# --- The paraphrase table ---------------------------------------------------------------------------------------------
 
-    The text has millions of lines and takes seconds to read, so that the table is kept in the cache.
-    """
-    state = path.stat()
-    entry = f"meteor-{zlib.crc32(f'{path.resolve()} {state.st_size} {state.st_mtime_ns}'.encode()):08x}"
-    if (stored := cache.read(entry)) is not None:
-        with np.load(io.BytesIO(stored), allow_pickle=False) as table:
-            return bytes(table["phrases"]).decode().split("\n"), table["first"], table["paraphrases"]
-    phrases, first, paraphrases = _read_paraphrases(path)
-    content = io.BytesIO()
-    text = np.frombuffer("\n".join(phrases).encode(), dtype=np.uint8)
-    np.savez(content, phrases=text, first=first, paraphrases=paraphrases)
-    cache.write(entry, content.getbuffer())
-    return phrases, first, paraphrases
+_HASH_BASE = 0x9E3779B97F4A7C15
+_BYTES_AT_ONCE = 1 << 18
 
 
-def _read_paraphrases(path: Path) -> tuple[list[str], Array, Array]:
-    """The table from the text: a probability, a phrase and its paraphrase, each in a line of its own."""
-    numbers: dict[str, int] = defaultdict()
-    numbers.default_factory = numbers.__len__
-    parts: list[Array] = []
-    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as text:
-        while lines := list(islice(text, _LINES_AT_ONCE)):
-            pairs = [numbers[line.rstrip("\n")] for index, line in enumerate(lines) if index % 3]
-            parts.append(np.array(pairs, dtype=np.int32).reshape(-1, 2))
-    phrase, paraphrase = np.concatenate(parts).T
-    order = np.argsort(phrase, kind="stable")
-    first = np.searchsorted(phrase[order], np.arange(len(numbers) + 1))
-    return list(numbers), first, paraphrase[order]
+@dataclass(frozen=True)
+class ParaphraseTable:
+    """2.7 million phrases, numbered in the order of their hashes, and the 5.3 million pairs of them."""
+
+    hashes: Array
+    """(phrases,): 64 bits; no two phrases of the table share one."""
+    first: Array
+    """(phrases + 1,): the paraphrases of phrase n are those from first[n] to first[n + 1]."""
+    paraphrases: Array
+    """(pairs,): numbers of phrases."""
+
+    @classmethod
+    def load(cls, path: Path) -> ParaphraseTable:
+        """The table of a file. Parsing takes seconds, so the result is cached."""
+        state = path.stat()
+        entry = f"meteor-{zlib.crc32(f'{path.resolve()} {state.st_size} {state.st_mtime_ns}'.encode()):08x}"
+        if (stored := cache.read(entry)) is not None:
+            with np.load(io.BytesIO(stored), allow_pickle=False) as arrays:
+                return cls(**arrays)
+        table = cls.parse(path)
+        content = io.BytesIO()
+        np.savez(content, hashes=table.hashes, first=table.first, paraphrases=table.paraphrases)
+        cache.write(entry, content.getbuffer())
+        return table
+
+    @classmethod
+    def parse(cls, path: Path) -> ParaphraseTable:
+        """Read the text: a probability, a phrase and its paraphrase, each in a line of its own."""
+        parts = []
+        with gzip.open(path) as file:
+            rest = b""
+            while block := file.read(_BYTES_AT_ONCE):
+                text = rest + block
+                ends = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord("\n"))
+                ends = ends[: len(ends) // 3 * 3]
+                starts = np.append(0, ends + 1)
+                rest = text[starts[-1] :]
+                parts.append(_hashes(text, starts[:-1], ends).reshape(-1, 3)[:, 1:].copy())
+        if rest or not parts:
+            raise ValueError(f"{path.name} ends early")
+        pairs = np.concatenate(parts).ravel()
+        del parts
+        order = np.argsort(pairs)
+        pairs = pairs[order]
+        is_new = np.append(True, pairs[1:] != pairs[:-1])
+        numbers = np.empty(len(pairs), dtype=np.int32)
+        numbers[order] = np.cumsum(is_new, dtype=np.int32) - 1
+        hashes = pairs[is_new]
+        phrase, paraphrase = numbers.reshape(-1, 2).T
+        order = np.argsort(phrase, kind="stable")
+        first = np.searchsorted(phrase[order], np.arange(len(hashes) + 1, dtype=np.int32))
+        return cls(hashes, first.astype(np.int32), paraphrase[order])
+
+    def phrases_in(self, words: Sequence[str]) -> list[tuple[int, int, int]]:
+        """Start, length and number of each phrase of the table, by start and length."""
+        spans = [
+            (start, length)
+            for start in range(len(words))
+            for length in range(1, min(MAX_PHRASE, len(words) - start) + 1)
+        ]
+        if not spans:
+            return []
+        encoded = [word.encode("utf-8", "surrogatepass") for word in words]
+        ends = np.cumsum([len(word) + 1 for word in encoded]) - 1
+        starts = np.append(0, ends[:-1] + 1)
+        start, length = np.array(spans).T
+        hashes = _hashes(b" ".join(encoded), starts[start], ends[start + length - 1])
+        numbers = np.minimum(np.searchsorted(self.hashes, hashes), len(self.hashes) - 1)
+        known = np.flatnonzero(self.hashes[numbers] == hashes).tolist()
+        return [(*spans[index], number) for index, number in zip(known, numbers[known].tolist(), strict=True)]
+
+    def marked(self, phrases: Iterable[int]) -> Array:
+        """A set of phrases as a mask: (phrases,)"""
+        mask = np.zeros(len(self.hashes), dtype=bool)
+        mask[list(phrases)] = True
+        return mask
+
+    def paraphrases_of(self, phrase: int, marked: Array) -> list[int]:
+        """Those paraphrases of a phrase that are marked, in the order of the file."""
+        paraphrases = self.paraphrases[self.first[phrase] : self.first[phrase + 1]]
+        return paraphrases[marked[paraphrases]].tolist()  # type: ignore[no-any-return]
+
+
+def _hashes(text: bytes, starts: Array, ends: Array) -> Array:
+    """The hash of each text[start:end], with bytes b: Σ (b_i + 1) · base^i modulo 2⁶⁴."""
+    powers, inverse_powers = _powers(1 << len(text).bit_length())
+    sums = np.zeros(len(text) + 1, dtype=np.uint64)
+    np.cumsum((np.frombuffer(text, dtype=np.uint8) + np.uint64(1)) * powers[: len(text)], out=sums[1:])
+    return np.asarray((sums[ends] - sums[starts]) * inverse_powers[starts])
+
+
+@lru_cache(maxsize=32)
+def _powers(count: int) -> tuple[Array, Array]:
+    """base⁰, base¹, ... and base⁰, base⁻¹, ..., modulo 2⁶⁴"""
+    factors = np.full((2, count), [[_HASH_BASE], [pow(_HASH_BASE, -1, 1 << 64)]], dtype=np.uint64)
+    factors[:, 0] = 1
+    powers, inverse_powers = np.cumprod(factors, axis=1)
+    return powers, inverse_powers

@@ -26,13 +26,14 @@ _DOUBLED = ("bb", "dd", "ff", "gg", "mm", "nn", "pp", "rr", "tt")
 _POSSESSIVES = ("'", "'s", "'s'")
 _PLURALS = ("sses", "ied", "ies", "s", "us", "ss")
 _VERB_ENDINGS = ("eed", "eedly", "ed", "edly", "ing", "ingly")
-# Derivational suffixes in R1, and what takes their place; some have a condition of their own, see `stem`.
+# Derivational suffixes in R1, and what takes their place: first those of `_LONG`, then those of `_MIDDLE`.
 _LONG = {
     "tional": "tion", "enci": "ence", "anci": "ance", "abli": "able", "entli": "ent", "izer": "ize", "ization": "ize",
     "ational": "ate", "ation": "ate", "ator": "ate", "alism": "al", "aliti": "al", "alli": "al", "fulness": "ful",
     "ousli": "ous", "ousness": "ous", "iveness": "ive", "iviti": "ive", "biliti": "ble", "bli": "ble", "ogi": "og",
     "fulli": "ful", "lessli": "less", "li": "",
 }  # fmt: skip
+_LONG_ONLY_AFTER = {"ogi": ("l",), "li": tuple("cdeghkmnrt")}
 _MIDDLE = {
     "tional": "tion", "ational": "ate", "alize": "al", "icate": "ic", "iciti": "ic", "ical": "ic", "ful": "",
     "ness": "", "ative": "",
@@ -70,7 +71,7 @@ def stem(word: str) -> str:
 
     suffix = _longest(word, _LONG)
     base = word.removesuffix(suffix)
-    if suffix and len(base) >= r1 and base.endswith({"ogi": "l", "li": tuple("cdeghkmnrt")}.get(suffix, "")):
+    if suffix and len(base) >= r1 and base.endswith(_LONG_ONLY_AFTER.get(suffix, ("",))):
         word = base + _LONG[suffix]
     suffix = _longest(word, _MIDDLE)
     base = word.removesuffix(suffix)

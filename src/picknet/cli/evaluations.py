@@ -254,7 +254,7 @@ def _evaluation_text(rows: Sequence["Evaluation"], captions: Path | None) -> str
         ]
         titles = ("BLEU@1", "BLEU@2", "BLEU@3", "BLEU@4", "ROUGE-L", "METEOR", "CIDEr")
         for title, (metric, value) in zip(titles, dataclasses.asdict(first.scores).items(), strict=True):
-            text = '– (needs Java and pip install "picknet[meteor]")'
+            text = '– (needs pip install "picknet[meteor]")'
             text = text if value is None else score_text(value, first.intervals.get(metric))
             lines.append(f"{title:7} {text}")
     if first.intervals:
