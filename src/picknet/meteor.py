@@ -241,8 +241,17 @@ def _best_alignment(
         if len(paths) > 1:
             paths.sort(key=itemgetter(0))
         following = []
+        is_certain = certain[place]
         tried = [
-            (match, ((1 << match.length) - 1) << match.start, _MATCH * _search_weight(match))
+            (
+                match,
+                ((1 << match.length) - 1) << match.start,
+                _MATCH * _search_weight(match),
+                match.start,
+                match.start + match.length,
+                place + match.reference_length,
+                abs(place - match.start),
+            )
             for match in options
         ]
         for path in paths[:BEAM_SIZE]:
@@ -250,23 +259,17 @@ def _best_alignment(
             if reference_end > place:  # inside a match of several words
                 following.append(path)
                 continue
-            for match, words, weight in tried:
+            for match, words, weight, start, next_end, next_reference_end, distance in tried:
                 if taken & words:
                     continue
-                is_new_chunk = end != -1 and match.start != end
-                following.append(
-                    (
-                        cost - weight + is_new_chunk * _CHUNK + certain[place] * abs(place - match.start),
-                        match.start + match.length,
-                        place + match.reference_length,
-                        taken | words,
-                        (match, chosen),
-                    )
-                )
-                # The program adds a match's distance not to the path with it but to those that are made after it.
-                cost += abs(place - match.start)
-            if not certain[place]:
-                following.append((cost + (end != -1) * _CHUNK, -1, place + 1, taken, chosen))
+                next_cost = cost - weight if end in (-1, start) else cost - weight + _CHUNK
+                if is_certain:
+                    next_cost += distance
+                following.append((next_cost, next_end, next_reference_end, taken | words, (match, chosen)))
+                # The program adds the distance of an uncertain match to the paths that are made after it.
+                cost += distance
+            if not is_certain:
+                following.append((cost if end == -1 else cost + _CHUNK, -1, place + 1, taken, chosen))
         paths = following
     paths.sort(key=itemgetter(0))
     closed = [(cost + (end != -1) * _CHUNK, chosen) for cost, end, _, _, chosen in paths[:BEAM_SIZE]]
