@@ -416,7 +416,7 @@ def compare(
         int, typer.Option(metavar="N", min=1, help="Draws of random pickers, which are averaged.")
     ] = 10,
     meteor: Annotated[
-        bool, typer.Option("--meteor", help="Compute METEOR, too: 10 seconds per row of 100 clips.")
+        bool, typer.Option("--meteor", help="Compute METEOR, too: a second per row of 100 clips.")
     ] = False,
     cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep CNN features for the next time.")] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of random pickers and of the bootstrap.")] = 0,
