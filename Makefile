@@ -17,6 +17,7 @@ test: .venv/dev
 
 bench: .venv/bench
 	$(BIN)/python benchmarks/cider.py
+	$(BIN)/python benchmarks/meteor.py
 	$(BIN)/python benchmarks/captioning.py
 	$(BIN)/python benchmarks/precisions.py
 	$(BIN)/python benchmarks/starting.py
