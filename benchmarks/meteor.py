@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 from timing import cpu_seconds, save
 
-from picknet.meteor import evaluate, installed_files, load_lexicon
+from picknet.meteor.corpus import evaluate
+from picknet.meteor.lexicon import installed_files, load_lexicon
 from picknet.text import tokenise
 
 MSVD = Path(__file__).resolve().parents[2] / "shared" / "msvd" / "captions" / "sents_val_lc_nopunc.txt"

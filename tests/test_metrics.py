@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from picknet import metrics
-from picknet.meteor import installed_files
+from picknet.meteor.lexicon import installed_files
 from picknet.metrics import (
     METRICS,
     Cider,

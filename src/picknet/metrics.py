@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.errors import PicknetError
-from picknet.meteor import Meteor, MeteorFailed, evaluate, installed_files, load_lexicon
+from picknet.meteor.corpus import Meteor, evaluate
+from picknet.meteor.lexicon import MeteorFailed, installed_files, load_lexicon
 from picknet.text import tokenise
 
 MAX_ORDER = 4

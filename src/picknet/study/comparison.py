@@ -14,7 +14,7 @@ from picknet import metrics
 from picknet.captioner import Captioner, NothingToCaption
 from picknet.data import BadData
 from picknet.data.split import Clip, Missing, Split
-from picknet.meteor import MeteorFailed
+from picknet.meteor.lexicon import MeteorFailed
 from picknet.metrics import Cider, Scores
 from picknet.study import detectors
 from picknet.study.bootstrap import Interval, interval, resamples

@@ -1,6 +1,6 @@
 import pytest
 
-from picknet.stemmer import stem
+from picknet.meteor.stemmer import stem
 
 
 # From the description of the algorithm, https://snowballstem.org/algorithms/english/stemmer.html

@@ -7,8 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from picknet import meteor
-from picknet.meteor import Aligner, Lexicon, MeteorFailed, ParaphraseTable, evaluate, score
+from picknet.meteor import paraphrases
+from picknet.meteor.alignment import Aligner
+from picknet.meteor.corpus import evaluate
+from picknet.meteor.lexicon import Lexicon, MeteorFailed
+from picknet.meteor.paraphrases import ParaphraseTable
+from picknet.meteor.scores import score
 
 FILES = {
     "function/english.words": "the\na\nis\n",
@@ -156,7 +160,7 @@ def test_the_table_from_the_cache_is_the_parsed_one(folder: Path, monkeypatch: p
 
 
 def test_paraphrases_have_the_order_of_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meteor, "_BYTES_AT_ONCE", 7)  # lines end anywhere
+    monkeypatch.setattr(paraphrases, "_BYTES_AT_ONCE", 7)  # lines end anywhere
     table = ParaphraseTable.parse(folder / "data" / "paraphrase-en.gz")
     words = ["before", "ahead", "of", "prior", "in", "front", "of"]
     numbers = {(start, length): number for start, length, number in table.phrases_in(words)}
