@@ -1,5 +1,6 @@
 """Matches between a candidate and a reference, and the search for the best alignment."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from operator import itemgetter
@@ -42,9 +43,10 @@ class Aligner:
         # By phrase of a reference: the candidate's phrases that it paraphrases, with the order in which they are tried.
         self._paraphrased: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
         is_there = table.marked(phrase for text in references for _, _, phrase in lexicon.sentence(text).phrases)
-        for order, (start, length, phrase) in enumerate(self._sentence.phrases):
+        order = itertools.count()
+        for start, length, phrase in self._sentence.phrases:
             for paraphrase in table.paraphrases_of(phrase, is_there):
-                self._paraphrased[paraphrase].append((order, start, length))
+                self._paraphrased[paraphrase].append((next(order), start, length))
 
     def align(self, reference: str) -> Statistics:
         """The statistics of the best alignment with one of the references."""
