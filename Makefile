@@ -29,6 +29,7 @@ faults: .venv/dev
 
 bench: .venv/bench
 	$(BIN)/python benchmarks/cider.py
+	$(BIN)/python benchmarks/meteor.py
 	$(BIN)/python benchmarks/captioning.py
 	$(BIN)/python benchmarks/precisions.py
 	$(BIN)/python benchmarks/starting.py

@@ -4,7 +4,7 @@
 
 Evaluation is compared with captioning the same clips. An epoch is that of a model of the shipped one's size, on
 features of synthetic clips with 8 captions each; it is compared with its steps (forward, backward, optimiser, reward):
-the rest is batching and validation. METEOR is left out: its start takes a second, whatever the split.
+the rest is batching and validation. METEOR is left out: its word lists take seconds to load, whatever the split.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ def evaluation(captioner: Captioner, path: Path, repeats: int) -> dict[str, Any]
         "evaluate a split": lambda: evaluate(captioner, split),
         "caption its clips": lambda: [captioner.caption(clip.path) for clip in split.clips],
     }
-    with patch.object(metrics, "meteor", return_value=None):  # starts Java
+    with patch.object(metrics, "meteor", return_value=None):  # takes seconds to load
         rounds = alternate(things, repeats=repeats)
     return {"clips": EVALUATED_CLIPS, "times": times(rounds), "ratio": ratio(rounds, *things)}
 

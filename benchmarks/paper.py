@@ -381,7 +381,7 @@ def main() -> None:
     training.add_argument("--set", action="append", default=[], help="any other setting, such as seed=1")
     training.add_argument("--minutes", type=float, default=60.0, help="stop rows that are not done by then")
     training.add_argument("--resume", action="store_true", help="go on with the runs in OUT")
-    training.add_argument("--meteor", action="store_true", help="compute METEOR as well, where Java is installed")
+    training.add_argument("--meteor", action="store_true", help="compute METEOR as well, with the `meteor` extra")
     training.set_defaults(command=train)
     drawing = commands.add_parser("draw", help="draw the histograms of picks")
     drawing.add_argument("json", type=Path, help="paper.json")

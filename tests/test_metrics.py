@@ -1,11 +1,8 @@
+import gzip
 import math
-import os
 import random
 import shutil
-import signal
-import sys
-import threading
-import time
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from picknet import metrics
+from picknet.meteor.lexicon import installed_files
 from picknet.metrics import (
     METRICS,
     Cider,
     Measured,
     Meteor,
-    MeteorFailed,
     MissingReferences,
     Scores,
     bleu,
@@ -101,7 +98,7 @@ def test_cider_clips_repeated_words_and_punishes_length() -> None:
 
 
 def test_scores_of_raw_captions_are_times_100(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(metrics, "installed_files", lambda: None)
     scores = score({"cat": "A cat."}, {"cat": ["a cat"], "dog": ["a dog!"]})
     assert scores == Scores(
         bleu1=pytest.approx(100, rel=1e-6),
@@ -232,7 +229,7 @@ def test_a_video_without_references_cannot_be_scored() -> None:
 
 
 def test_a_resample_scores_as_its_videos_would_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(metrics, "installed_files", lambda: None)
     candidates = {"cat": "a cat sits", "dog": "a dog is running", "man": "two men"}
     references = {"cat": ["a cat", "the cat is sitting"], "dog": ["a dog runs"], "man": ["a man", "two men run fast"]}
     measured = measure(candidates, references)
@@ -262,128 +259,75 @@ def test_a_resample_moves_meteor_by_as_much_as_the_mean_of_its_videos() -> None:
 ONE = ({"v": ["a", "cat"]}, {"v": [["a", "cat"], ["a", "dog"]]})
 
 
-def test_meteor_is_that_of_the_coco_code_in_any_locale(
-    validation: Captions, monkeypatch: pytest.MonkeyPatch
+HOSTILE = [
+    "", "...", "a", "a a a a a a", "the , the . the", "an c0 in k0", "men 's dogs do n't", "1,000 e.g. well-known u.s.",
+    "mr. it's 5's '' `` – -- —", "Ünïcödé 中文 😀 🧡 \u200b \x00 ß", "x " * 100 + "y", "a man is riding a horse . " * 3,
+    "two girls dance in front of a mirror", "guys ride cars next to a lot of people",
+]  # fmt: skip
+
+
+@pytest.fixture
+def meteor_files(validation: Captions, tmp_path: Path) -> Path:
+    """METEOR's files with 400 random paraphrases in place of its millions, which Java reads for many seconds."""
+    installed = installed_files()
+    if installed is None:
+        pytest.skip('needs pip install "picknet[meteor]"')
+    generator = random.Random(0)
+    captions = [caption for several in validation.values() for caption in several[:5]]
+
+    def phrase() -> str:
+        caption = generator.choice(captions)
+        start = generator.randrange(len(caption))
+        return " ".join(caption[start : start + generator.choice([1, 1, 1, 2, 3, 7])])
+
+    shutil.copy(installed / "meteor-1.5.jar", tmp_path)
+    (tmp_path / "data").mkdir()
+    with gzip.open(tmp_path / "data" / "paraphrase-en.gz", "wt") as file:
+        file.writelines(f"0.1\n{phrase()}\n{phrase()}\n" for _ in range(400))
+    return tmp_path
+
+
+def test_meteor_is_that_of_the_java_program(
+    validation: Captions, meteor_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    coco = pytest.importorskip("pycocoevalcap.meteor.meteor")
     if shutil.which("java") is None:
         pytest.skip("needs Java")
-    peer = coco.Meteor()  # starts while ours runs
-    candidates, references = one_against_others(validation, 0)
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Duser.language=de -Duser.country=DE")
+    candidates, references = {}, {}
+    for number in range(3):
+        for video, several in validation.items():
+            candidates[f"{video} {number}"] = several[number]
+            references[f"{video} {number}"] = several[number + 1 : number + 6]
+    texts = [text.split() for text in HOSTILE]
+    for number, text in enumerate(texts):
+        candidates[f"hostile {number}"], references[f"hostile {number}"] = text, texts[:number] + texts[number + 1 :]
+        candidates[f"half {number}"], references[f"half {number}"] = text[::2], [text]
+    monkeypatch.setattr(metrics, "installed_files", lambda: meteor_files)
     ours = meteor(candidates, references)
-    corpus, by_video = peer.compute_score(*as_coco(candidates, references))
     assert ours is not None
+
+    options = ["-Dfile.encoding=UTF-8", "-Duser.language=en", "-jar", str(meteor_files / "meteor-1.5.jar")]
+    options += ["-", "-", "-stdio", "-l", "en", "-norm", "-a", str(meteor_files / "data" / "paraphrase-en.gz")]
+    lines = [[*references[video], tokens] for video, tokens in candidates.items()]
+    asked = "".join(" ||| ".join(["SCORE", *map(" ".join, line)]) + "\n" for line in lines)
+    answers = ask_java(options, asked)
+    *by_video, corpus = map(float, ask_java(options, " ||| ".join(["EVAL", *answers]) + "\n"))
     assert ours.corpus == pytest.approx(corpus, abs=1e-9)
     np.testing.assert_allclose(ours.by_video, by_video, atol=1e-9)
 
 
-@pytest.fixture
-def fake_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A function that puts a Python program in Java's place; its process id is then in the file it returns."""
-
-    def install(program: str) -> Path:
-        java = tmp_path / "java"
-        pid = tmp_path / "pid"
-        java.write_text(
-            f"#!{sys.executable}\n"
-            "import os, sys, time, pathlib\n"
-            f"new = pathlib.Path({str(pid) + '~'!r})\n"
-            "new.write_text(str(os.getpid()))\n"
-            f"new.rename({str(pid)!r})\n"
-            f"{program}"
-        )
-        java.chmod(0o755)
-        monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setattr(metrics, "_meteor_jar", lambda: tmp_path / "meteor.jar")
-        return pid
-
-    return install
+def ask_java(options: list[str], text: str) -> list[str]:
+    process = subprocess.run(["java", *options], input=text.encode(), capture_output=True, check=True, timeout=120)
+    return process.stdout.decode().splitlines()
 
 
-# Answers the statistics "<number of fields>", and as scores the statistics, then their sum.
-ANSWERING = """
-for line in sys.stdin:
-    command, *fields = line.rstrip("\\n").split(" ||| ")
-    if command == "SCORE":
-        print(len(fields), flush=True)
-    else:
-        print(*fields, sum(map(float, fields)), sep="\\n", flush=True)
-"""
+def test_there_is_no_meteor_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "installed_files", lambda: None)
+    assert meteor({"v": ["a", "cat"]}, {"v": [["a", "cat"]]}) is None
 
 
-def assert_gone(pid: Path) -> None:
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid.read_text()), 0)
-
-
-def test_meteor_leaves_no_process_behind(fake_java) -> None:
-    pid = fake_java(ANSWERING)
-    threads = threading.active_count()
-    assert meteor(*ONE).corpus == 3
-    assert_gone(pid)
-    assert threading.active_count() == threads
-
-
-def test_a_caption_cannot_break_the_protocol(fake_java) -> None:
-    fake_java(ANSWERING)
-    assert meteor({"v": ["a\nEVAL", "|||", "b ||| c"]}, {"v": [["d", "|||"], ["|||\n"]]}).corpus == 3
-
-
-def test_meteor_is_stopped_at_its_time_limit(fake_java) -> None:
-    pid = fake_java("time.sleep(60)")
-    start = time.monotonic()
-    with pytest.raises(MeteorFailed, match=r"not finished after 1 s"):
-        meteor(*ONE, seconds=1)
-    assert time.monotonic() - start < 10
-    assert_gone(pid)
-
-
-def test_a_program_that_does_not_read_cannot_hang_meteor(fake_java) -> None:
-    pid = fake_java("time.sleep(60)")
-    with pytest.raises(MeteorFailed, match=r"not finished after 1 s"):
-        meteor({"v": ["word"] * 100_000}, {"v": [["word"]]}, seconds=1)  # more than a pipe holds
-    assert_gone(pid)
-
-
-def test_a_full_standard_error_cannot_hang_meteor(fake_java) -> None:
-    fake_java("sys.stderr.write('warning\\n' * 100_000)\n" + ANSWERING)
-    assert meteor(*ONE, seconds=20).corpus == 3
-
-
-def test_a_program_that_ends_early_is_reported(fake_java) -> None:
-    pid = fake_java("sys.exit(1)")
-    with pytest.raises(MeteorFailed, match=r"meteor.jar: the Java program ended early"):
-        meteor(*ONE)
-    assert_gone(pid)
-
-
-def test_ctrl_c_leaves_no_process_behind(fake_java) -> None:
-    pid = fake_java("time.sleep(60)")
-
-    def press_ctrl_c() -> None:
-        while not pid.exists():
-            time.sleep(0.01)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-
-    threading.Thread(target=press_ctrl_c).start()
-    with pytest.raises(KeyboardInterrupt):
-        meteor(*ONE)
-    assert_gone(pid)
-
-
-def test_there_is_no_meteor_without_java_or_the_extra(monkeypatch: pytest.MonkeyPatch, fake_java) -> None:
-    fake_java(ANSWERING)
-    monkeypatch.setattr(metrics, "_meteor_jar", lambda: None)
-    assert meteor(*ONE) is None
-    monkeypatch.undo()
-    monkeypatch.setenv("PATH", "")
-    assert meteor(*ONE) is None
-
-
-def test_the_other_scores_survive_a_broken_meteor(fake_java) -> None:
-    fake_java("sys.exit(1)")
-    with pytest.warns(UserWarning, match=r"no METEOR: meteor.jar: the Java program ended early"):
+def test_the_other_scores_survive_a_broken_meteor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "installed_files", lambda: tmp_path)
+    with pytest.warns(UserWarning, match=r"no METEOR: .*: METEOR's files cannot be read"):
         scores = score({"cat": "A cat."}, {"cat": ["a cat"], "dog": ["a dog!"]})
     assert scores.meteor is None
     assert scores.cider == pytest.approx(500)

@@ -7,23 +7,19 @@ after batch, as rewards require.
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import shutil
-import subprocess
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from picknet.errors import PicknetError
+from picknet.meteor.corpus import Meteor, evaluate
+from picknet.meteor.lexicon import MeteorFailed, installed_files, load_lexicon
 from picknet.text import tokenise
 
 MAX_ORDER = 4
@@ -45,10 +41,6 @@ class MissingReferences(PicknetError):
     """A caption cannot be scored because its video has no references."""
 
 
-class MeteorFailed(PicknetError):
-    """The Java program that computes METEOR did not finish."""
-
-
 @dataclass(frozen=True)
 class Scores:
     """A model's row in the tables: everything in the ×100 form."""
@@ -59,18 +51,8 @@ class Scores:
     bleu4: float
     rouge_l: float
     meteor: float | None
-    """None if Java or the `meteor` extra is missing."""
+    """None if the `meteor` extra is missing."""
     cider: float
-
-
-@dataclass(frozen=True)
-class Meteor:
-    """1.0 is what the tables print as 100."""
-
-    corpus: float
-    """The score of the corpus: computed from summed statistics, not the mean over the videos."""
-    by_video: Array
-    """(videos,)"""
 
 
 METRICS = tuple(Scores.__dataclass_fields__)
@@ -433,80 +415,23 @@ def _pair(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def meteor(candidates: Candidates, references: References, *, seconds: float = 600.0) -> Meteor | None:
-    """METEOR 1.5 by the Java program inside pycocoevalcap; None if that or Java is missing.
+    """METEOR 1.5 with the files inside pycocoevalcap; None if that is missing.
 
-    Raises `MeteorFailed` if the program has not finished within `seconds`.
+    Raises `MeteorFailed` if they cannot be read, or if it has not finished within `seconds`.
     """
     _check_references(candidates, references)
-    java, jar = shutil.which("java"), _meteor_jar()
-    if java is None or jar is None:
+    if (folder := installed_files()) is None:
         return None
-    with _meteor_program(java, jar, seconds=seconds) as ask:
-        # First a line with the statistics of each caption; then, for all statistics in one line, a score for each
-        # caption and the score of the corpus.
-        statistics = [
-            ask(" ||| ".join(["SCORE", *map(_meteor_line, references[video]), _meteor_line(tokens)]), answers=1)[0]
-            for video, tokens in candidates.items()
-        ]
-        *by_video, corpus = ask(" ||| ".join(["EVAL", *statistics]), answers=len(statistics) + 1)
-        return Meteor(float(corpus), np.array([float(value) for value in by_video]))
+    captions = (
+        (_meteor_line(tokens), [_meteor_line(reference) for reference in references[video]])
+        for video, tokens in candidates.items()
+    )
+    return evaluate(captions, load_lexicon(folder), seconds=seconds)
 
 
 def _meteor_line(tokens: Tokens) -> str:
-    # A separator or line break inside a caption would split it in two.
+    # ||| separates captions in the Java program's input, so that the COCO code drops it.
     return " ".join(" ".join(tokens).replace("|||", " ").split())
-
-
-def _meteor_jar() -> Path | None:
-    package = importlib.util.find_spec("pycocoevalcap")
-    folders = package.submodule_search_locations if package is not None else None
-    jars = [Path(folder) / "meteor" / "meteor-1.5.jar" for folder in folders or ()]
-    return next((jar for jar in jars if jar.is_file()), None)
-
-
-class _Ask(Protocol):
-    def __call__(self, line: str, *, answers: int) -> list[str]: ...
-
-
-@contextmanager
-def _meteor_program(java: str, jar: Path, *, seconds: float) -> Iterator[_Ask]:
-    """Yield a function that sends the program a line and returns its answers; the program ends with the block."""
-    # In some locales Java would write decimal commas.
-    options = ["-Xmx1G", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US"]
-    command = [java, *options, "-jar", str(jar), "-", "-", "-stdio", "-l", "en", "-norm"]
-    too_late = threading.Event()
-
-    def stop() -> None:
-        too_late.set()
-        process.kill()
-
-    def ask(line: str, *, answers: int) -> list[str]:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        lines = [b""]
-        # A program that has ended raises a broken pipe or answers with empty lines.
-        with suppress(BrokenPipeError):
-            process.stdin.write(f"{line}\n".encode())
-            process.stdin.flush()
-            lines = [process.stdout.readline().strip() for _ in range(answers)]
-        if not all(lines):
-            reason = f"not finished after {seconds:g} s" if too_late.is_set() else "the Java program ended early"
-            raise MeteorFailed(f"{jar.name}: {reason}")
-        return [answer.decode() for answer in lines]
-
-    timer = threading.Timer(seconds, stop)
-    timer.daemon = True
-    # Standard error is discarded: a pipe that nobody reads would fill up and block the program.
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    try:
-        timer.start()
-        yield ask
-    finally:
-        timer.cancel()
-        process.kill()
-        process.communicate()
-        if timer.is_alive():
-            timer.join()
 
 
 def _check_references(captioned: Mapping[str, object], references: References) -> None:

@@ -27,8 +27,8 @@ CAPTIONS = {
 
 
 @pytest.fixture(autouse=True)
-def _no_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """METEOR's Java takes seconds to start and has its own tests."""
+def _no_meteor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """METEOR takes seconds to load and has its own tests."""
     monkeypatch.setattr("picknet.metrics.meteor", lambda candidates, references: None)
 
 

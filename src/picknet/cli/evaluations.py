@@ -254,7 +254,7 @@ def _evaluation_text(rows: Sequence["Evaluation"], captions: Path | None) -> str
         ]
         titles = ("BLEU@1", "BLEU@2", "BLEU@3", "BLEU@4", "ROUGE-L", "METEOR", "CIDEr")
         for title, (metric, value) in zip(titles, dataclasses.asdict(first.scores).items(), strict=True):
-            text = '– (needs Java and pip install "picknet[meteor]")'
+            text = '– (needs pip install "picknet[meteor]")'
             text = text if value is None else score_text(value, first.intervals.get(metric))
             lines.append(f"{title:7} {text}")
     if first.intervals:
@@ -416,7 +416,7 @@ def compare(
         int, typer.Option(metavar="N", min=1, help="Draws of random pickers, which are averaged.")
     ] = 10,
     meteor: Annotated[
-        bool, typer.Option("--meteor", help="Compute METEOR, too: 10 seconds per row of 100 clips.")
+        bool, typer.Option("--meteor", help="Compute METEOR, too: a second per row of 100 clips.")
     ] = False,
     cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep CNN features for the next time.")] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of random pickers and of the bootstrap.")] = 0,

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from picknet import cache
 from picknet.config import GlanceKind
-from picknet.model import cache
 from picknet.model.folder import EXPORT_AGAIN, BadModel, ModelFolder, last_line
 from picknet.video.frame import GLANCE_CHANNELS
 

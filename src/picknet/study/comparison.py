@@ -14,6 +14,7 @@ from picknet import metrics
 from picknet.captioner import Captioner, NothingToCaption
 from picknet.data import BadData
 from picknet.data.split import Clip, Missing, Split
+from picknet.meteor.lexicon import MeteorFailed
 from picknet.metrics import Cider, Scores
 from picknet.study import detectors
 from picknet.study.bootstrap import Interval, interval, resamples
@@ -257,7 +258,7 @@ def _scores(
     if with_meteor:
         try:
             meteor = metrics.meteor({name: tokenise(text) for name, text in captions.items()}, references)
-        except metrics.MeteorFailed as error:
+        except MeteorFailed as error:
             warnings.warn(f"no METEOR: {error}", stacklevel=2)
     found = [marks[pair] for pair in captions.items()]
     counts, rouge_l = np.array([mark.bleu_counts for mark in found]), np.array([mark.rouge_l for mark in found])

@@ -1,7 +1,8 @@
-"""Compiled graphs, cached in the user's cache folder. Results are the same without the cache, but later.
+"""What takes long to compute, cached in the user's cache folder: compiled graphs, METEOR's paraphrase table.
 
-Each entry is a file, written whole or not at all, with a checksum in front. An entry that cannot be read, was cut short
-or changed counts as missing; one that cannot be written (a full disk, a read-only folder) is skipped.
+Results are the same without the cache, but later. Each entry is a file, written whole or not at all, with a checksum in
+front. An entry that cannot be read, was cut short or changed counts as missing; one that cannot be written (a full
+disk, a read-only folder) is skipped.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from pathlib import Path
 from picknet.files import UnwritableFile, remove_abandoned, written_whole
 
 MAX_ENTRIES = 12
-"""Beyond these, the least recently used are deleted. A model has two, of some 10 MB together."""
+"""Beyond these, the least recently used are deleted. A model has two, of some 10 MB together; METEOR one of 52 MB."""
 SUFFIX = ".picknet"
 """Of an entry's file name. Other files in the folder are never touched."""
 _DIGEST_SIZE = hashlib.sha256().digest_size

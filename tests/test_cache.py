@@ -1,4 +1,4 @@
-"""The cache of compiled graphs: an entry that is missing, damaged or cannot be written is compiled again."""
+"""The cache: an entry that is missing, damaged or cannot be written is compiled again."""
 
 import os
 import subprocess
@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from picknet.model import cache, graphs
+from picknet import cache
+from picknet.model import graphs
 from picknet.model.runtime import Runtime
 
 PROGRAM = """
