@@ -75,8 +75,9 @@ def source(facts: Facts) -> str:
     return f"`{facts['command']}`, commit {facts['commit']}, on {where}.{warning}"
 
 
-def spread(found: Facts, form: str = ".2f", unit: str = "") -> str:
+def spread(found: Facts, form: str | None = None, unit: str = "") -> str:
     """The median and the quartiles."""
+    form = form or (".2f" if found["median"] >= 0.01 else ".4f")
     return f"{found['median']:{form}}{unit} ({found['low']:{form}}–{found['high']:{form}})"
 
 
@@ -149,7 +150,7 @@ def summary(captioning: Facts | None, growing: Facts | None, starting: Facts | N
         lines.append(f"That is {min(times):.2f} to {max(times):.2f} of the time that all 30 frames take.")
     if growing:
         hour = growing["lengths"][-1]["caption against decoding it all"]["wall"]["median"]
-        lines.append(f"A caption of an hour takes {hour:.2f} of the time of decoding it.")
+        lines.append(f"A caption of an hour takes {hour:.4f} of the time of decoding it.")
     if starting:
         first = starting["times"]["first caption"]["wall_ms"]["median"] / 1000
         memory = starting["memory_mb"]["one-hour file"]["median"]
