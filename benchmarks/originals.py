@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import av
 from captioning import NUM_FRAMES, decode
 from footage import LOOP_SECONDS, make
 from starting import run
@@ -32,19 +31,13 @@ HOUR = 3600
 BUDGET = 10
 
 
-def decode_in_one_thread(path: Path) -> int:
-    with av.open(str(path)) as container:
-        container.streams.video[0].thread_type = "NONE"
-        return sum(1 for _ in container.decode(video=0))
-
-
 def captions(captioner: Captioner, path: Path) -> dict[str, Callable[[], object]]:
     """Captions, and decoding alone."""
     num_picks = len(captioner.caption(path).picks)
     blind = EveryNthPicker(NUM_FRAMES / num_picks)
     return {
         "decode alone": partial(decode, path),
-        "decode in one thread": partial(decode_in_one_thread, path),
+        "decode in one thread": partial(decode, path, thread_type="NONE"),
         "caption": partial(captioner.caption, path),
         "caption, every n-th frame": partial(captioner.caption, path, picker=blind),
     }

@@ -1,5 +1,6 @@
 """Arguments and options that several commands share: videos, results, models, pickers, data."""
 
+import contextlib
 import glob
 import itertools
 import math
@@ -31,6 +32,24 @@ PICKING = "Picking frames"
 
 class BadUsage(PicknetError):
     """Options that contradict each other or the arguments."""
+
+
+class MissingExtra(PicknetError):
+    """A command needs an optional dependency that is not installed."""
+
+
+@contextlib.contextmanager
+def needing(extra: str, *, sentence: str) -> Iterator[None]:
+    """Say which extra is missing if an import inside the block fails.
+
+    sentence: what is said before the command that installs it, with {} for the missing package.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("picknet"):
+            raise
+        raise MissingExtra(f'{sentence.format(error.name)} pip install "picknet[{extra}]"') from error
 
 
 class ResultFormat(StrEnum):

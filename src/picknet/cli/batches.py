@@ -23,9 +23,9 @@ from picknet.cli.arguments import (
     Rate,
     Style,
     check_numbers,
+    needing,
 )
 from picknet.cli.terminal import many, note, progress_bars, shows_progress
-from picknet.errors import PicknetError
 
 if TYPE_CHECKING:
     from picknet.batch.run import Engine, Summary
@@ -166,13 +166,9 @@ def batch(
         raise BadUsage(f"--out {out}: is an address; a folder of this machine is needed")
     if frames and format is TableFormat.jsonl and not frame_files:
         raise BadUsage("--format jsonl: cannot hold pictures; add --frame-files")
-    try:
+    with needing("batch", sentence="picknet batch needs {}:"):
         from picknet.batch import Kind, Shard, Work, run
         from picknet.batch.table import Format
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("picknet"):
-            raise
-        raise PicknetError(f'picknet batch needs {error.name}: pip install "picknet[batch]"') from error
 
     kind = Kind.timeline if timeline else Kind.frames if frames else Kind.captions
     work = Work(

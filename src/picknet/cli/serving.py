@@ -5,16 +5,11 @@ from typing import Annotated
 
 import typer
 
-from picknet.cli.arguments import BadUsage, Model, Quiet, Style
+from picknet.cli.arguments import BadUsage, Model, Quiet, Style, needing
 from picknet.cli.terminal import note
-from picknet.errors import PicknetError
 
 ACCESS, LIMITS = "Access", "Limits"
 MB = 1_000_000
-
-
-class MissingFramework(PicknetError):
-    """The libraries of the service are not installed."""
 
 
 def serve(
@@ -86,14 +81,9 @@ def serve(
       PICKNET_TOKEN=$(openssl rand -hex 16) picknet serve --host 0.0.0.0
       picknet serve --root films --workers 4
     """
-    try:
+    with needing("serve", sentence="the service needs {}, which is not installed;"):
         from picknet.serve.server import check_address, run
         from picknet.serve.service import Limits, Service
-    except ModuleNotFoundError as error:
-        if str(error.name).startswith("picknet"):
-            raise
-        missing = f"the service needs {error.name}, which is not installed"
-        raise MissingFramework(f'{missing}; pip install "picknet[serve]"') from error
 
     from picknet.captioner import load
 

@@ -1,27 +1,23 @@
 """`picknet train`, `picknet export` and `picknet report`."""
 
-import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Iterator
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from picknet.cli.arguments import BadUsage, DatasetName, Quiet
+from picknet.cli.arguments import BadUsage, DatasetName, Quiet, needing
 from picknet.cli.terminal import is_quiet, many, note, progress_bars, shows_progress
-from picknet.errors import PicknetError
 from picknet.training.progress import TrainingProgress
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-
-class MissingExtra(PicknetError):
-    """A command needs an optional dependency that is not installed."""
+_train_extra = partial(needing, "train", sentence="training needs {}, which is not installed;")
 
 
 class StageName(StrEnum):
@@ -197,15 +193,3 @@ def _read_card(path: Path) -> dict[str, Any]:
     if not isinstance(card, dict):
         raise BadUsage(f"{path}: not a JSON object, such as {{\"licence\": \"Apache-2.0\"}}")
     return card
-
-
-@contextlib.contextmanager
-def _train_extra() -> Iterator[None]:
-    """Explain which extra is missing if an import fails."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if str(error.name).startswith("picknet"):
-            raise
-        missing = f"training needs {error.name}, which is not installed"
-        raise MissingExtra(f'{missing}; pip install "picknet[train]"') from error

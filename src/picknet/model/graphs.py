@@ -110,8 +110,7 @@ class Graph:
         """The graph compiled for f16 or f32. The first caller compiles it, others wait."""
         with self._lock:
             if precision not in self._compiled:
-                path = self._folder.path / f"{self.name}.onnx"
-                self._compiled[precision] = CompiledGraph(self._compile(precision), self._signature, path)
+                self._compiled[precision] = CompiledGraph(self._compile(precision), self._signature, self._path)
             return self._compiled[precision]
 
     @property
@@ -135,12 +134,11 @@ class Graph:
         if self.name in ONE_BY_ONE:
             model = self.model.clone()
             model.reshape({port: [1, *list(port.partial_shape)[1:]] for port in model.inputs})
-        path = self._folder.path / f"{self.name}.onnx"
-        _check_tensors(path, model)
+        _check_tensors(self._path, model)
         try:
             compiled = _core().compile_model(model, "CPU", settings)
         except RuntimeError as error:
-            raise BadModel(f"{path}: cannot be compiled ({last_line(error)}); {EXPORT_AGAIN}") from error
+            raise BadModel(f"{self._path}: cannot be compiled ({last_line(error)}); {EXPORT_AGAIN}") from error
         if entry:
             exported = io.BytesIO()
             compiled.export_model(exported)
@@ -156,8 +154,12 @@ class Graph:
         facts += [self._folder.weights_digest, "one by one" if self.name in ONE_BY_ONE else "any number"]
         return hashlib.sha256("\n".join(facts).encode() + self._folder.read(f"{self.name}.onnx")).hexdigest()[:32]
 
+    @property
+    def _path(self) -> Path:
+        return self._folder.path / f"{self.name}.onnx"
+
     def _check_signature(self, sizes: Sizes) -> None:
-        path = self._folder.path / f"{self.name}.onnx"
+        path = self._path
         for expected, ports in zip(self._signature, (self.model.inputs, self.model.outputs), strict=True):
             found = {next(iter(port.names), "?"): port for port in ports}
             if len(ports) != len(expected) or found.keys() != expected.keys():
