@@ -1,10 +1,10 @@
-# `make demo` captions the sample videos, `make test` runs every check, `make fuzz` and `make faults` the long ones. All
-# install what they need into .venv.
+# `make demo` captions the sample videos, `make test` runs every check, `make fuzz` and `make faults` the long ones,
+# `make site` builds the documents as a site, `make dist` the package. All install what they need into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo test fuzz faults bench clean
+.PHONY: demo test fuzz faults bench site dist clean
 
 demo: .venv/base
 	$(BIN)/picknet caption samples/*.mp4 --sheet demo
@@ -40,6 +40,15 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/performance.py
 
+site: .venv/docs
+	$(BIN)/mkdocs build
+
+dist: .venv/dist
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python tests/installs.py dist
+
 .venv/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(INSTALL) .
@@ -54,5 +63,15 @@ bench: .venv/bench
 	$(INSTALL) ".[dev,train,bench]"
 	@touch $@
 
+.venv/docs: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(INSTALL) ".[docs]"
+	@touch $@
+
+.venv/dist:
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine
+	@touch $@
+
 clean:
-	rm -rf .venv demo build/benchmarks .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv demo dist build/benchmarks build/site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
