@@ -24,7 +24,7 @@ from picknet.model.card import page
 from picknet.model.folder import DEFAULT_MODEL, SHIPPED, ModelFolder
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
+DOCS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 SAMPLE = Path("samples/cockatoo.mp4")
@@ -91,9 +91,16 @@ def test_every_picknet_command_in_the_documents_parses(line: CommandLine) -> Non
         parse_config("", options.get("settings") or [])
 
 
-def needs_only_videos(line: CommandLine) -> bool:
-    name, *rest = full(line.arguments)
-    return (name in ("caption", "pick", "timeline") and "--model" not in rest) or line.arguments == ["info"]
+def that_need_only_videos() -> list[Any]:
+    """Commands that can be run with the samples, each once."""
+    cases = {}
+    for case in command_lines("picknet"):
+        (line,) = case.values
+        name, *rest = full(line.arguments)
+        describes_files = name in ("caption", "pick", "timeline") or (name == "stream" and rest[0].endswith(".mp4"))
+        if (describes_files and not {"--model", "--realtime"} & set(rest)) or line.arguments == ["info"]:
+            cases.setdefault((*line.arguments, "->", *line.output), case)
+    return list(cases.values())
 
 
 load_once = functools.cache(load)
@@ -110,12 +117,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @needs_the_model
-@pytest.mark.parametrize("line", [case for case in command_lines("picknet") if needs_only_videos(case.values[0])])
+@pytest.mark.parametrize("line", that_need_only_videos())
 def test_commands_that_need_only_videos_run_and_print_the_output_shown(
     line: CommandLine, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = parsed(line.arguments)
-    for video in options.get("videos") or [SAMPLE]:
+    for video in options.get("videos") or [options.get("source") or str(SAMPLE)]:
         # The sample replaces the reader's own videos; a folder gets one copy.
         place = folder / video if Path(video).suffix else folder / video / "clip.mp4"
         if not place.exists() and "*" not in video:
@@ -124,7 +131,8 @@ def test_commands_that_need_only_videos_run_and_print_the_output_shown(
     with pytest.raises(SystemExit) as exit:
         main(line.arguments)
     out, err = capsys.readouterr()
-    assert (exit.value.code or 0, err) == (0, "")
+    summary = f"picknet: {options['source']}: " if "source" in options else ""  # a stream ends with one
+    assert (exit.value.code or 0, err if not summary else err[: len(summary)]) == (0, summary)
     if line.output:
         shown = f"$ picknet {shlex.join(line.arguments)}"
         assert out.splitlines() == line.output, f"below {shown!r} the document should show:\n{out}"
@@ -353,6 +361,44 @@ def test_the_readme_names_the_samples_that_the_shipped_picker_picks() -> None:
     indices = [pick.index for pick in load_once().caption(ROOT / "samples" / "board.mp4").picks]
     expected = f"samples {', '.join(map(str, indices[:-1]))} and {indices[-1]} of 30"
     assert expected in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+
+# --- Promises ---------------------------------------------------------------------------------------------------------
+
+STABLE = ROOT / "docs" / "stability.md"
+
+
+def promised(section: str) -> dict[str, set[str]]:
+    """A table of the page: the first cell of each row, and the code spans of the second."""
+    text = STABLE.read_text(encoding="utf-8").split(f"\n## {section}\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `?([^|`]+?)`? \| (`.+`) \|$", text, re.M)
+    return {name: set(re.findall(r"`([^`]+)`", names)) for name, names in rows}
+
+
+def test_promised_commands_and_options_exist() -> None:
+    promises = promised("Commands and options")
+    assert len(promises) == 10
+    for command, options in promises.items():
+        assert options <= options_of(command.removeprefix("picknet ")), command
+
+
+@needs_the_model
+def test_promised_keys_are_those_of_the_results() -> None:
+    captioner = load_once()
+    caption = captioner.caption(ROOT / SAMPLE)
+    results = {
+        "caption": caption,
+        "update of a stream": next(iter(captioner.stream(ROOT / SAMPLE))),
+        "segment of a timeline": next(iter(captioner.timeline(ROOT / SAMPLE))),
+        "pick": caption.picks[0],
+        "candidate": caption.candidates[0],
+    }
+    assert promised("JSON") == {name: set(result.to_dict()) for name, result in results.items()}
+
+
+def test_the_reference_lists_every_public_name_once() -> None:
+    listed = re.findall(r"^::: picknet\.(\w+)$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.M)
+    assert sorted(listed) == sorted({*dir(picknet)} - {"__version__"})
 
 
 # --- Settings ---------------------------------------------------------------------------------------------------------

@@ -375,6 +375,7 @@ def test_the_notebook_runs_and_its_results_show_themselves(tmp_path, monkeypatch
     (tmp_path / "samples" / "cockatoo.mp4").symlink_to(SAMPLE)
     (tmp_path / "examples").mkdir()
     monkeypatch.chdir(tmp_path / "examples")  # where Jupyter runs a notebook: beside it
+    monkeypatch.setattr(picknet, "load", load_once)
     names = {}
     shown = []
     for cell in NOTEBOOK["cells"]:
@@ -389,3 +390,6 @@ def test_the_notebook_runs_and_its_results_show_themselves(tmp_path, monkeypatch
     assert len(pages) >= 2
     assert all("data:image/jpeg;base64," in page for page in pages)
     assert names["caption"].text in pages[0]
+    assert sum(map(len, pages)) < 200_000
+    assert names["turned"].num_picks > names["caption"].num_picks  # the dial's last and highest rate
+    assert names["answer"].endswith("0:13.6.")  # the stub was shown the picked frames

@@ -116,3 +116,10 @@ def test_the_training_commands_of_a_document_run_in_order(
     for command in commands:
         code = run(*command)
         assert code == 0, f"{shlex.join(command)}: {capsys.readouterr().err}"
+
+
+def test_the_guide_for_research_shows_only_trainings_that_are_run_here() -> None:
+    run_here = [*training_commands("README.md"), *training_commands("docs/training.md")]
+    shown = training_commands("docs/research.md")
+    assert shown
+    assert all(command in run_here for command in shown)
