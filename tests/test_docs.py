@@ -139,6 +139,21 @@ def test_commands_that_need_only_videos_run_and_print_the_output_shown(
 
 
 @needs_the_model
+def test_commands_for_a_folder_of_clips_run_one_after_the_other(folder: Path) -> None:
+    pytest.importorskip("pyarrow", reason="a development dependency")
+    (folder / "clips").mkdir()
+    shutil.copy(ROOT / SAMPLE, folder / "clips")
+    lines = [case.values[0].arguments for case in command_lines("picknet")]
+    commands = [line for line in lines if line[:2] == ["batch", "clips/"] and "--engine" not in line]
+    assert len(commands) >= 4
+    for command in commands:  # the first describes the clip, the others find it in the table
+        with pytest.raises(SystemExit) as exit:
+            main([*command, "--quiet"])
+        assert not exit.value.code, shlex.join(command)
+    assert len(list((folder / "captions").glob("captions-*.parquet"))) == 1
+
+
+@needs_the_model
 def test_the_first_picture_of_the_readme_is_the_sheet_of_the_shipped_model(folder: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     picture = ROOT / re.search(r"!\[.*?\]\((docs/.+?\.png)\)", readme)[1]  # type: ignore[index]

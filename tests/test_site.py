@@ -1,7 +1,6 @@
 """The documents as a site: it builds without a warning, and loads nothing from elsewhere."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)  # paths in the settings of plugins are relative to it
         build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=True))  # a warning is an error
-    yield folder
+    return folder
 
 
 def test_every_document_is_a_page(site: Path) -> None:
