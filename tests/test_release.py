@@ -37,7 +37,8 @@ def test_addresses_are_the_same_everywhere() -> None:
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert citation["repository-code"] == urls["Source"]
     assert citation["url"] == urls["Documentation"]
-    assert f"site_url: {urls['Documentation']}\nrepo_url: {urls['Source']}\n" in site
+    assert f"\nsite_url: {urls['Documentation']}\n" in site
+    assert f"\n  repository: &repository {urls['Source']} " in site
     owner = urls["Source"].removeprefix("https://github.com/")
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert set(re.findall(r"github(?:usercontent)?\.com/([\w-]+/[\w-]+)", text)) == {owner}

@@ -40,11 +40,13 @@ def test_the_reference_describes_every_public_name(site: Path) -> None:
 
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
     for path in site.rglob("*.html"):
-        loaded = re.findall(r'<(?:script|img|iframe)\b[^>]*?\bsrc="?([^"\s>]+)', path.read_text(encoding="utf-8"))
-        links = re.findall(r"<link\b[^>]*>", path.read_text(encoding="utf-8"))
+        page = path.read_text(encoding="utf-8")
+        loaded = re.findall(r'<(?:script|img|iframe)\b[^>]*?\bsrc="?([^"\s>]+)', page)
+        links = re.findall(r"<link\b[^>]*>", page)
         loaded += [re.search(r'href="?([^"\s>]+)', link)[1] for link in links if "canonical" not in link]  # type: ignore[index]
         assert loaded
         assert [address for address in loaded if re.match(r"(https?:)?//", address)] == [], path.name
+        assert 'data-md-component="source"' not in page, "the theme's script would ask GitHub about the repository"
     for path in site.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(https?:)?//|@import", path.read_text(encoding="utf-8")), path.name
 

@@ -42,7 +42,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return link[0]  # the strict build reports it
         place = TAKEN.get(target) or target.removeprefix("docs/")
         if place == target:
-            place = f"{config.repo_url.rstrip('/')}/blob/main/{target}"
+            place = f"{config.extra['repository']}/blob/main/{target}"
         return f"]({place}{hash_sign}{anchor})"
 
     return re.sub(r"\]\((?!\w+:|#)([^)\s]+)\)", on_the_site, markdown)
