@@ -30,7 +30,7 @@ def main() -> None:
         sys.exit(f"{folder}: has {len(built)} files of picknet: one wheel and one sdist are needed")
     for file in built:
         start = time.monotonic()
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:  # Windows keeps open files
             check(file.resolve(), Path(place))
         print(f"{file.name}: installed, captioned, served in {time.monotonic() - start:.0f} s", flush=True)
 

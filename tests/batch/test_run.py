@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow.dataset
 import pytest
+from command import on_linux
 from stubs import StubWork, run_stub
 
 from picknet.batch import Clip, Kind, Shard, Summary, Work, folder, run
@@ -169,6 +170,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(monkeypatch: pytest.MonkeyPat
     assert videos() == Counter(names)
 
 
+@on_linux
 @pytest.mark.usefixtures("place")
 def test_memory_is_flat_over_a_hundred_thousand_clips() -> None:
     write_list([f"/archive/2026/camera-{number % 100}/clip-{number}.mp4" for number in range(100_000)])

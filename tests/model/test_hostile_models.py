@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command import on_linux
 from folders import unsealed
 
 from picknet.errors import PicknetError
@@ -171,6 +172,7 @@ def with_a_tensor_of_the_size_of_its_input(graph) -> None:
     graph.node.insert(0, shape)
 
 
+@on_linux
 @pytest.mark.parametrize("change", [with_a_huge_constant, with_a_tensor_of_the_size_of_its_input])
 def test_a_small_graph_with_a_huge_tensor_takes_no_memory(copy: Path, change) -> None:
     changed(copy, "policy", change)
