@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import typer
+from clips import write_clip
 from PIL import Image, ImageChops
 
 import picknet
@@ -107,6 +108,12 @@ load_once = functools.cache(load)
 """Loading the model takes longer than most commands, so they share one."""
 
 
+@pytest.fixture(scope="module")
+def short_clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Takes the place of the reader's own videos: 12 seconds, long enough for every budget, in 12 small frames."""
+    return write_clip(tmp_path_factory.mktemp("clips") / "clip.mp4", num_frames=12, fps=1)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the samples at the paths the documents use."""
@@ -119,15 +126,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @needs_the_model
 @pytest.mark.parametrize("line", that_need_only_videos())
 def test_commands_that_need_only_videos_run_and_print_the_output_shown(
-    line: CommandLine, folder: Path, capsys: pytest.CaptureFixture[str]
+    line: CommandLine, folder: Path, short_clip: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = parsed(line.arguments)
     for video in options.get("videos") or [options.get("source") or str(SAMPLE)]:
-        # The sample replaces the reader's own videos; a folder gets one copy.
-        place = folder / video if Path(video).suffix else folder / video / "clip.mp4"
+        place = folder / video if Path(video).suffix else folder / video / "clip.mp4"  # a folder gets one clip
         if not place.exists() and "*" not in video:
             place.parent.mkdir(exist_ok=True)
-            shutil.copy(ROOT / SAMPLE, place)
+            shutil.copy(short_clip, place)
     with pytest.raises(SystemExit) as exit:
         main(line.arguments)
     out, err = capsys.readouterr()
@@ -139,10 +145,10 @@ def test_commands_that_need_only_videos_run_and_print_the_output_shown(
 
 
 @needs_the_model
-def test_commands_for_a_folder_of_clips_run_one_after_the_other(folder: Path) -> None:
+def test_commands_for_a_folder_of_clips_run_one_after_the_other(folder: Path, short_clip: Path) -> None:
     pytest.importorskip("pyarrow", reason="a development dependency")
     (folder / "clips").mkdir()
-    shutil.copy(ROOT / SAMPLE, folder / "clips")
+    shutil.copy(short_clip, folder / "clips")
     lines = [case.values[0].arguments for case in command_lines("picknet")]
     commands = [line for line in lines if line[:2] == ["batch", "clips/"] and "--engine" not in line]
     assert len(commands) >= 4
