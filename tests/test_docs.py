@@ -253,7 +253,7 @@ def test_every_function_class_and_test_that_is_named_exists(document: Path) -> N
     missing = []
     for span in spans(document):
         if match := re.fullmatch(r"((?:\w+/)*\w+\.py)(?::([\w.]+))?", span.removeprefix("examples/")):
-            if span.startswith(("src/", "tests/", "benchmarks/")):
+            if span.startswith(("src/", "tests/", "benchmarks/", "docs/")):
                 continue  # checked as files of the repository
             path, name = find_module(match[1]), match[2]
             if path is None or (name and name not in names_in(path)):
