@@ -74,10 +74,8 @@ def test_features_are_those_of_the_pytorch_network(either, network, monkeypatch)
     assert near.shape == (3, either.config.model.grid**2, 1280)
     assert np.linalg.norm(near - expected) < 0.05 * np.linalg.norm(expected)
     monkeypatch.setitem(PRECISION, "cnn", "f32")
-    plain = Runtime(either.folder)
-    assert not plain.computes_in_f16
-    for found in (plain.features(pixels), either.exact_features(pixels)):
-        assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+    exact = Runtime(either.folder).features(pixels)
+    assert np.abs(exact - expected).max() < 1e-4 * np.abs(expected).max()
 
 
 def test_frames_in_the_cnn_at_once_have_the_features_of_each_alone(either):
@@ -94,7 +92,6 @@ def test_frames_in_the_cnn_at_once_have_the_features_of_each_alone(either):
         abandoned = either.start_features(np.zeros_like(pixels[0]))
         del abandoned
     np.testing.assert_array_equal(either.features(pixels), np.concatenate(alone))
-    either.exact_features(pixels[:1])
     np.testing.assert_array_equal(pixels, before)
 
 
@@ -250,7 +247,6 @@ class Walk(NamedTuple):
     """All outputs of a runtime for one made-up video."""
 
     features: np.ndarray
-    exact_features: np.ndarray
     logits: np.ndarray
     states: np.ndarray
     log_probabilities: np.ndarray
@@ -272,8 +268,7 @@ def walk(runtime, seed):
         log_probability, states = runtime.decode(words, memory, states)
         log_probabilities.append(log_probability)
         words = log_probability.argmax(axis=1)
-    exact = runtime.exact_features(pixels[:1])
-    return Walk(np.concatenate(features), exact, logits, states, np.stack(log_probabilities))
+    return Walk(np.concatenate(features), logits, states, np.stack(log_probabilities))
 
 
 def test_eight_threads_share_a_runtime_and_each_gets_the_results_of_one_thread(either):
@@ -286,7 +281,6 @@ def test_eight_threads_share_a_runtime_and_each_gets_the_results_of_one_thread(e
         for ours, expected in zip(found, alone[seed], strict=True):
             np.testing.assert_array_equal(ours, expected)
     # A thread has at most four frames in the CNN at a time: 32 requests, of which a part is kept.
-    assert len(either.graphs["cnn"].compiled("f32")._idle) <= MAX_IDLE_REQUESTS
     assert len(either.graphs["cnn"].compiled(PRECISION["cnn"])._idle) <= MAX_IDLE_REQUESTS
 
 
@@ -304,7 +298,7 @@ def test_threads_that_start_together_compile_each_graph_once(model_folder, monke
         for _ in range(8):
             threads.submit(runtime.compile_ahead)
         first, *others = threads.map(partial(walk, runtime), [3] * 8)
-    expected = [("cnn", "f16"), ("cnn", "f32"), ("decoder", "f32"), ("encoder", "f32"), ("policy", "f32")]
+    expected = [("cnn", "f16"), ("decoder", "f32"), ("encoder", "f32"), ("policy", "f32")]
     assert sorted(compiled) == expected
     for other in others:
         np.testing.assert_array_equal(other.log_probabilities, first.log_probabilities)
