@@ -136,7 +136,8 @@ class SentenceWriter:
     def _signals(self, endings: Sequence[Ending], state: EncoderState) -> Signals:
         texts = [self._runtime.vocabulary.decode(ending.words) for ending in endings]
         words, caption = texts[0].split(), content_words(texts[0])
-        told = [entropy for word, entropy in zip(words, endings[0].entropies, strict=False) if word not in EMPTY_WORDS]
+        entropies = zip(words, endings[0].entropies(), strict=False)
+        told = [entropy for word, entropy in entropies if word not in EMPTY_WORDS]
         similar = [_overlap(caption, content_words(text)) for text in texts[1:]]
         return Signals(
             words=frozenset(words) - EMPTY_WORDS,
