@@ -138,7 +138,6 @@ def stages(captioner: Captioner, path: Path) -> dict[str, Callable[[], object]]:
         "policy": lambda: list(captioner.picker.pick(frames)),
         "colour conversion": lambda: [frame.pixels(size) for frame in chosen],
         "CNN": lambda: [runtime.features(one) for one in pixels],
-        "CNN, in 32 bits": lambda: [runtime.exact_features(one) for one in pixels],
         "encoder": encode,
         "decoder (beam)": lambda: captioner.describe(memory),
     }

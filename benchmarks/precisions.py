@@ -108,7 +108,7 @@ def main() -> None:
         frames = [frame.pixels(size)[None] for frame in video.sample_evenly(count=60)]
     memory = runtime.start()
     for pixels in frames[4::15]:
-        memory = runtime.encode(runtime.exact_features(pixels), memory)
+        memory = runtime.encode(runtime.features(pixels), memory)
     found = []
     for name, things, error in (
         ("CNN, four frames", cnns(runtime, frames[4::15], frames), feature_error),

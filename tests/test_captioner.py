@@ -23,7 +23,6 @@ import picknet
 from picknet.captioner import NothingToCaption, load, pick
 from picknet.config import BadConfig
 from picknet.model import folder as folder_module
-from picknet.model import sentences as sentences_module
 from picknet.model.confidence import BadCalibration, Confidence
 from picknet.model.folder import BadModel
 from picknet.model.memory import SceneMemory
@@ -130,56 +129,6 @@ def test_only_picked_frames_are_converted_to_pixels(captioner, frames, monkeypat
     monkeypatch.setattr(Frame, "pixels", lambda frame, size=None: seen.append(frame.index) or pixels(frame, size))
     captioner.caption(frames, picker=UniformPicker(3))
     assert seen == [2, 6, 10]
-
-
-@pytest.fixture
-def rounding(captioner, monkeypatch):
-    """A captioner whose CNN claims to compute in 16 bits; exact features are counted, and differ."""
-    recomputed = []
-    monkeypatch.setattr(Runtime, "computes_in_f16", True)
-    exactly = captioner.runtime.exact_features
-    monkeypatch.setattr(
-        captioner.runtime, "exact_features", lambda pixels: recomputed.append(len(pixels)) or -exactly(pixels)
-    )
-    return captioner, recomputed
-
-
-def test_a_close_call_is_looked_at_again_in_32_bits(rounding, frames, monkeypatch):
-    captioner, recomputed = rounding
-    monkeypatch.setattr(sentences_module, "CLOSE_CALL", 0.0)
-    sure = captioner.caption(frames, picker=changes(), beam=3)
-    assert recomputed == []
-    monkeypatch.setattr(sentences_module, "CLOSE_CALL", math.inf)
-    caption = captioner.caption(frames, picker=changes(), beam=3)
-    assert recomputed == [1, 1, 1, 1]
-    assert caption.picks == sure.picks
-    exact = captioner.runtime.start()
-    for place in (0, 3, 6, 9):
-        pixels = frames[place].pixels(captioner.config.model.image_size)[None]
-        exact = captioner.runtime.encode(captioner.runtime.exact_features(pixels), exact)
-    assert caption.text == captioner.describe(exact, beam=3).text
-    assert caption.log_probability == captioner.describe(exact, beam=3).log_probability != sure.log_probability
-
-
-def test_a_stream_computes_the_exact_features_of_a_frame_once(rounding, frames, monkeypatch):
-    captioner, recomputed = rounding
-    monkeypatch.setattr(sentences_module, "CLOSE_CALL", math.inf)
-    updates = list(captioner.stream(frames, picker=changes(), beam=3, new_scene=one_scene))
-    assert recomputed == [1, 1, 1, 1]
-    assert updates[-1].text == captioner.caption(frames, picker=changes(), beam=3).text
-
-
-def test_the_memory_of_an_endless_scene_keeps_at_most_the_frames_of_a_clip(captioner, frames):
-    memory = SceneMemory(captioner.runtime)
-    num_frames = captioner.config.video.num_frames
-    for _, frame in zip(range(num_frames), itertools.cycle(frames)):
-        memory.add(frame)
-    assert memory.exact_state() is not None
-    for _, frame in zip(range(num_frames + 1), itertools.cycle(frames)):
-        memory.add(frame)
-    assert memory.exact_state() is None
-    assert len(memory._pixels) == num_frames
-    assert memory.state().h.shape == (1, captioner.config.model.state_size)
 
 
 def test_frames_in_the_cnn_at_the_same_time_are_encoded_in_order(captioner, frames):

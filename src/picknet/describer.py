@@ -140,5 +140,3 @@ class Describer:
         memory = SceneMemory(self._runtime)
         memory.add(blank)
         self.writer.candidates(memory.state(), beam=beam)
-        if self._runtime.computes_in_f16:
-            memory.exact_state()

@@ -47,9 +47,9 @@ def test_a_wide_beam_finds_the_sentence_that_an_exhaustive_search_finds(seed, ex
     decoder = RandomDecoder(seed)
     every = [list(words) for length in range(4) for words in itertools.product(WORDS, repeat=length)]
     best = max(every, key=lambda words: decoder.log_probability(words) / (len(words) + 1) ** exponent)
-    (words, log_probability, _), *_ = beam_search(decoder, START, beam=100, max_words=3, length_exponent=exponent)
-    assert words == best
-    assert log_probability == pytest.approx(decoder.log_probability(best), abs=1e-12)
+    found, *_ = beam_search(decoder, START, beam=100, max_words=3, length_exponent=exponent)
+    assert found.words == best
+    assert found.log_probability == pytest.approx(decoder.log_probability(best), abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -109,12 +109,12 @@ def test_padding_bos_and_unk_are_never_in_a_sentence_and_it_is_never_too_long(be
         probabilities[:, 5] = 0.07
         return np.log(probabilities), states
 
-    (words, log_probability, _), *_ = beam_search(step, START, beam=beam, max_words=4, length_exponent=1.0)
-    assert set(words) <= {4, 5, 6}
-    assert len(words) <= 4
+    best, *_ = beam_search(step, START, beam=beam, max_words=4, length_exponent=1.0)
+    assert set(best.words) <= {4, 5, 6}
+    assert len(best.words) <= 4
     if beam == 1:
-        assert words == [5, 5, 5, 5]
-        assert log_probability == pytest.approx(4 * math.log(0.07) + math.log(0.01))
+        assert best.words == [5, 5, 5, 5]
+        assert best.log_probability == pytest.approx(4 * math.log(0.07) + math.log(0.01))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -185,7 +185,8 @@ def test_an_ending_knows_how_open_each_of_its_words_was():
     bit = math.log(2)
     expected = {(4,): [1.5 * bit, bit], (4, 5): [1.5 * bit, bit, 0.0], (5,): [1.5 * bit, 0.0], (6,): [1.5 * bit, 0.0]}
     for ending in all_endings(step, START, beam=5, max_words=5):
-        assert ending.entropies == pytest.approx(expected[tuple(ending.words)])
+        assert ending.entropies() == pytest.approx(expected[tuple(ending.words)])
+    (only,) = beam_search(step, START, beam=1, max_words=5, length_exponent=1)
     first, second = greedy(lambda rows: step, np.zeros((2, 1)), max_words=5)
-    assert first == second
-    assert first.entropies == pytest.approx(expected[tuple(first.words)])
+    assert first == second == only
+    assert only.entropies() == pytest.approx(expected[tuple(only.words)])

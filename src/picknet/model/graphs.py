@@ -247,11 +247,6 @@ class PendingFeatures:
             return self._result
 
 
-def has_f16() -> bool:
-    """Whether this processor computes in 16 bits."""
-    return "FP16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-
-
 _core_lock = threading.Lock()
 
 

@@ -12,9 +12,6 @@ from picknet.model.memory import SceneMemory
 from picknet.model.runtime import EncoderState, Runtime
 from picknet.model.search import Ending, Step, all_endings, beam_search, greedy
 
-CLOSE_CALL = 0.02
-"""Two best sentences whose scores differ by less are compared again with features in 32 bits. For nineteen of twenty
-captions of MSVD, 16 bits in the CNN change the difference by less than this."""
 EMPTY_WORDS = frozenset(
     word
     for line in """
@@ -76,13 +73,9 @@ class SentenceWriter:
         self._never_written = runtime.vocabulary.never_written
 
     def write(self, memory: SceneMemory, *, beam: int, count: int = 1) -> Written:
-        """`candidates` for the memory of a scene; where the two best are too close, computed again in 32 bits."""
+        """`candidates` for the memory of a scene, and what the search tells about the caption."""
         state = memory.state()
         endings = self._search(state, beam=beam)
-        if self._runtime.computes_in_f16 and len(endings) > 1:
-            best, second = (ending.score(self._config.length_exponent) for ending in endings[:2])
-            if best - second < CLOSE_CALL and (exact := memory.exact_state()):
-                state, endings = exact, self._search(exact, beam=beam)
         return Written(self._with_others(state, endings[0], beam=beam, count=count), self._signals(endings, state))
 
     def candidates(self, state: EncoderState, *, beam: int, count: int = 1) -> tuple[Sentence, ...]:
@@ -143,7 +136,8 @@ class SentenceWriter:
     def _signals(self, endings: Sequence[Ending], state: EncoderState) -> Signals:
         texts = [self._runtime.vocabulary.decode(ending.words) for ending in endings]
         words, caption = texts[0].split(), content_words(texts[0])
-        told = [entropy for word, entropy in zip(words, endings[0].entropies, strict=False) if word not in EMPTY_WORDS]
+        entropies = zip(words, endings[0].entropies(), strict=False)
+        told = [entropy for word, entropy in entropies if word not in EMPTY_WORDS]
         similar = [_overlap(caption, content_words(text)) for text in texts[1:]]
         return Signals(
             words=frozenset(words) - EMPTY_WORDS,
