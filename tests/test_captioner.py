@@ -301,6 +301,7 @@ def random_memory(captioner, count, num_picks):
     memory = captioner.runtime.start(count)
     for _ in range(num_picks):
         features = rng.gamma(0.3, 1.0, (count, captioner.config.model.grid**2, 1280)).astype(np.float32)
+        features *= rng.gamma(0.1, 10.0, (count, 1, 1280)).astype(np.float32)  # each video has its own strong ones
         memory = captioner.runtime.encode(features, memory)
     return memory
 

@@ -56,12 +56,12 @@ def test_the_model_fits_into_the_wheel():
 CAPTIONS = {
     "-4wsuPCjDBc_5_15.mp4": "a squirrel is eating",
     "2mUMTFnQWaw_1_9.mp4": "a woman is riding a horse",
-    "7bcV-TL9mho_0_7.mp4": "puppies are playing",
-    "D1tTBncIsm8_198_205.mp4": "a man is walking",
+    "7bcV-TL9mho_0_7.mp4": "puppies are walking down a hallway",
+    "D1tTBncIsm8_198_205.mp4": "a man is walking down a escalator",
     "J4otiwOjQy8_98_112.mp4": "a man is slicing a potato",
     "OxL9z2BzBnk_0_19.mp4": "a puppy is playing",
     "UxhKb-zZoWE_0_15.mp4": "two men are wrestling",
-    "_QJbjKkfdcs_52_57.mp4": "a man is playing a violin",
+    "_QJbjKkfdcs_52_57.mp4": "a man is playing violin",
 }
 """Of clips of MSVD, from four frames each. A new captioner has new sentences, which belong here once they have been
 read."""
@@ -70,7 +70,7 @@ read."""
 def test_the_sample_has_its_caption(captioner):
     caption = captioner.caption(SAMPLE, picker=picknet.UniformPicker(4))
     assert caption.text == "a bird is eating"
-    assert caption.confidence == pytest.approx(0.289, abs=0.02)
+    assert caption.confidence == pytest.approx(0.478, abs=0.02)
     assert [pick.index for pick in caption.picks] == [3, 11, 18, 26]
     assert (caption.frames_seen, caption.seconds) == (30, pytest.approx(14.0))
 

@@ -9,7 +9,7 @@ from picknet.results import Caption, Segment
 from picknet.serve.jobs import Job, State
 from picknet.timeline import as_json
 
-_TEXT = "a bird is looking at the camera"
+_TEXT = "a bird is walking"
 _PICKS = (Pick(5, 1.8, 0.41, 45), Pick(19, 6.24, 0.37, 156))
 _VIDEO, _MODEL = "cockatoo.mp4", "msvd"
 
