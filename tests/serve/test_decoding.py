@@ -1,5 +1,6 @@
 """Videos decoded in a child process are the same videos, and a hostile one costs its own request only."""
 
+import io
 import os
 import signal
 import time
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from clips import write_clip
 from command import on_linux
+from PIL import Image
 from services import until
 
 from picknet.captioner import load
@@ -135,10 +137,19 @@ def test_work_that_nobody_wants_ends_while_the_child_decodes(decoders: Decoders,
 
 
 @on_linux
-def test_no_child_outlives_the_pool(clip: Path) -> None:
+def test_children_have_the_limit_on_pixels_and_do_not_outlive_the_pool(
+    clip: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PICKNET_MAX_PIXELS", "6143")
     children = Decoders(1)
-    with children.video(clip, name="clip", seconds=30):
-        number = pid(children)
+    with pytest.raises(UnreadableVideo, match=r"^clip: its pictures have 96 × 64 = 6,144 pixels: at most 6,143 "):
+        with children.video(clip, name="clip", seconds=30):
+            pass
+    content = io.BytesIO()
+    Image.new("RGB", (96, 64)).save(content, "png")
+    with pytest.raises(UnreadablePicture, match=r"^picture: it has 96 × 64 = 6,144 pixels: at most 6,143 "):
+        children.picture(content.getvalue(), seconds=30)
+    number = pid(children)
     children.close()
     until(lambda: not Path(f"/proc/{number}").exists())
 

@@ -275,14 +275,11 @@ def test_an_upload_that_stalls_is_given_up(running: Running, monkeypatch: pytest
     assert error_of((answer.status, {}, answer.read())) == (408, "no byte of the upload arrived for 0.2 s")
 
 
-def test_a_video_that_is_too_long_or_too_large_is_told(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_video_that_is_too_long_is_told(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running.service, "limits", dataclasses.replace(running.service.limits, duration=1.0))
     answer = ask(running, "POST", "/v1/captions", *form(path="clip.mp4"))
     assert error_of(answer) == (422, "clip.mp4: lasts 2 s; at most 1 s are possible")
     monkeypatch.undo()
-    monkeypatch.setattr("picknet.serve.service.MAX_PICTURE_PIXELS", 1000)
-    answer = ask(running, "POST", "/v1/frames", *form(path="clip.mp4"))
-    assert error_of(answer) == (422, "clip.mp4: 96 × 64 pixels a frame; at most 0.001 million are possible")
 
 
 def test_a_service_that_stops_tells_its_jobs_and_streams_and_takes_no_more(films: Path) -> None:

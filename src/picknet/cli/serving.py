@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from picknet.cli.arguments import BadUsage, Model, Quiet, Style, needing
+from picknet.cli.arguments import BadUsage, MaxPixels, Model, Quiet, Style, needing
 from picknet.cli.terminal import note
 
 ACCESS, LIMITS = "Access", "Limits"
@@ -69,6 +69,7 @@ def serve(
             rich_help_panel=LIMITS,
         ),
     ] = 2000,
+    max_pixels: MaxPixels = None,
     quiet: Quiet = False,
     model: Model = None,
     style: Style = None,

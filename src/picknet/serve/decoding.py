@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from picknet.config import GlanceKind
 from picknet.errors import PicknetError
+from picknet.video.access import check_pixels
 from picknet.video.file import Video
 from picknet.video.frame import Frame, NoSuchGlance
 from picknet.video.pictures import UnreadablePicture
@@ -42,7 +43,6 @@ CHECK_SECONDS = 0.25
 START_SECONDS = 60.0
 """For a child to start, on a machine that is busy."""
 MAX_ANSWER_BYTES = 1 << 30
-MAX_PICTURE_PIXELS = 40_000_000
 GIB = 1 << 30
 
 
@@ -432,11 +432,9 @@ def _pixels_of(content: bytes) -> Pixels:
 
     try:
         with Image.open(io.BytesIO(content), formats=("JPEG", "PNG", "WEBP")) as picture:
-            if picture.width * picture.height > MAX_PICTURE_PIXELS:
-                limit = MAX_PICTURE_PIXELS // 1_000_000
-                raise UnreadablePicture(f"picture: {picture.width} × {picture.height} pixels; {limit} million at most")
+            check_pixels(picture.width, picture.height, "picture", what="it has")
             return np.asarray(ImageOps.exif_transpose(picture).convert("RGB"))
-    except UnreadablePicture:
+    except UnreadableVideo:
         raise
     except Exception as error:  # Pillow's readers raise errors of every kind on damage
         raise UnreadablePicture("picture: cannot be read; JPEG, PNG and WebP are possible") from error

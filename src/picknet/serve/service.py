@@ -19,7 +19,7 @@ from picknet.errors import BadSetting, PicknetError
 from picknet.picking.budget import MAX_BUDGET
 from picknet.picking.picker import Picker, glance_kind
 from picknet.results import Caption, Segment
-from picknet.serve.decoding import GIB, MAX_PICTURE_PIXELS, Decoders, RemoteVideo
+from picknet.serve.decoding import GIB, Decoders, RemoteVideo
 from picknet.serve.jobs import Job, Jobs
 from picknet.show.frames import anthropic_parts, encode, openai_parts
 from picknet.workers import num_cores
@@ -34,7 +34,7 @@ _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 class TooMuchVideo(PicknetError):
-    """A video that is longer or larger than the service takes."""
+    """A video that is longer than the service takes."""
 
 
 class NoSuchFile(PicknetError):
@@ -243,9 +243,6 @@ class Service:
             if (video.seconds or 0.0) > self.limits.duration:
                 lasts, limit = f"{video.seconds:.0f} s", f"{self.limits.duration:g} s"
                 raise TooMuchVideo(f"{clip.name}: lasts {lasts}; at most {limit} are possible")
-            if video.width * video.height > MAX_PICTURE_PIXELS:
-                size, limit = f"{video.width} × {video.height}", f"{MAX_PICTURE_PIXELS / 1e6:g} million"
-                raise TooMuchVideo(f"{clip.name}: {size} pixels a frame; at most {limit} are possible")
             yield video
         decoding = video.decoding_seconds
         self.metrics.stage_seconds.labels(what, "decode").observe(decoding)
