@@ -1,7 +1,9 @@
 """A service in a thread of the tests: a real server on loopback, real decoders, and a captioner that needs no model."""
 
 import contextlib
+import http.client
 import importlib.util
+import json
 import math
 import signal
 import socket
@@ -24,6 +26,7 @@ from picknet.serve.service import Limits, Service
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKEN = "correct-horse-battery"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 class StubCaptioner:
@@ -106,9 +109,10 @@ def client_example() -> ModuleType:
 
 @contextlib.contextmanager
 def serving(
-    captioner: Any, limits: Limits, *, root: Path | None = None, token: str | None = TOKEN
+    captioner: Any, limits: Limits, *, token: str | None = TOKEN, **options: Any
 ) -> Iterator[Running]:
-    service = Service(captioner, limits, root=root)
+    """options: those of `Service`."""
+    service = Service(captioner, limits, **options)
     listening = socket.create_server(("127.0.0.1", 0))
     server = Server(service, host="127.0.0.1", token=token)
     thread = threading.Thread(target=server.run, args=([listening],))
@@ -129,3 +133,32 @@ def until(condition: Any, seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it took too long"
         time.sleep(0.01)
+
+
+# --- Asking ---
+
+
+def ask(
+    running: Running, method: str, path: str, body: bytes = b"", headers: dict[str, str] = BEARER
+) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+    connection.request(method, path, body or None, headers)
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, content
+
+
+def error_of(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
+    status, _, content = answer
+    return status, json.loads(content)["error"]["message"]
+
+
+def form(**fields: object) -> tuple[bytes, dict[str, str]]:
+    """A form without a file."""
+    parts = (f'--b\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n' for key, value in fields.items())
+    return ("".join(parts) + "--b--\r\n").encode(), {**BEARER, "Content-Type": "multipart/form-data; boundary=b"}
+
+
+def uploads(running: Running) -> list[Path]:
+    return list(running.service._folder.iterdir())

@@ -142,9 +142,9 @@ def test_children_have_the_limit_on_pixels_and_do_not_outlive_the_pool(
 ) -> None:
     monkeypatch.setenv("PICKNET_MAX_PIXELS", "6143")
     children = Decoders(1)
-    with pytest.raises(UnreadableVideo, match=r"^clip: its pictures have 96 × 64 = 6,144 pixels: at most 6,143 "):
-        with children.video(clip, name="clip", seconds=30):
-            pass
+    limit = r"^clip: its pictures have 96 × 64 = 6,144 pixels: at most 6,143 "
+    with pytest.raises(UnreadableVideo, match=limit), children.video(clip, name="clip", seconds=30):
+        pass
     content = io.BytesIO()
     Image.new("RGB", (96, 64)).save(content, "png")
     with pytest.raises(UnreadablePicture, match=r"^picture: it has 96 × 64 = 6,144 pixels: at most 6,143 "):

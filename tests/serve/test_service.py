@@ -15,40 +15,24 @@ import pytest
 import srt
 from clips import number_of, picture
 from PIL import Image
-from services import TOKEN, Running, StubCaptioner, client_example, serving, until
+from services import (
+    BEARER,
+    TOKEN,
+    Running,
+    StubCaptioner,
+    ask,
+    client_example,
+    error_of,
+    form,
+    serving,
+    until,
+    uploads,
+)
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from picknet.serve.app import create_app
 from picknet.serve.service import Limits
-
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
-
-
-def ask(
-    running: Running, method: str, path: str, body: bytes = b"", headers: dict[str, str] = BEARER
-) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
-    connection.request(method, path, body or None, headers)
-    answer = connection.getresponse()
-    content = answer.read()
-    connection.close()
-    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, content
-
-
-def error_of(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
-    status, _, content = answer
-    return status, json.loads(content)["error"]["message"]
-
-
-def form(**fields: object) -> tuple[bytes, dict[str, str]]:
-    """A form without a file."""
-    parts = (f'--b\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n' for key, value in fields.items())
-    return ("".join(parts) + "--b--\r\n").encode(), {**BEARER, "Content-Type": "multipart/form-data; boundary=b"}
-
-
-def uploads(running: Running) -> list[Path]:
-    return list(running.service._folder.iterdir())
 
 
 def metrics(running: Running) -> str:
@@ -106,7 +90,15 @@ def test_what_is_no_video_is_told_by_its_name_without_the_path(running: Running,
         ({"path": "clip.mp4", "candidates": 0}, "candidates: Input should be greater than or equal to 1"),
         ({"path": "clip.mp4", "rate": 1, "k": 3}, "rate is 1 and k is 3: one of them is possible"),
         ({"path": "clip.mp4", "beam": 99}, "beam: Input should be less than or equal to 50"),
-        ({}, "a form with either a file (the video) or a path (under the service's root folder) is needed"),
+        (
+            {},
+            "a form with one of these is needed: a file (the video), a path (under the service's root folder), a "
+            "source (its address)",
+        ),
+        (
+            {"source": "http://media.example/a.mp4"},
+            "source: this service fetches no addresses; send the video, or start it with --allow-sources HOST",
+        ),
     ],
 )
 def test_a_bad_setting_is_told(running: Running, fields: dict[str, Any], message: str) -> None:

@@ -1,6 +1,7 @@
 """The command lines of docs/service.md work as shown, and so does the command itself."""
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -95,7 +96,8 @@ def test_a_port_that_is_taken_is_told_and_leaves_nothing(
 
 @on_linux
 def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    process = subprocess_of("serve", "--port", "0", "--workers", "1", env={"TMPDIR": str(tmp_path), "PATH": ""})
+    environment = {"TMPDIR": str(tmp_path), "PATH": "", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    process = subprocess_of("serve", "--port", "0", "--workers", "1", env=environment)
     try:
         assert process.stderr is not None
         address = process.stderr.readline().split()[-1]

@@ -39,6 +39,13 @@ def serve(
             rich_help_panel=ACCESS,
         ),
     ] = None,
+    allow_sources: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST[,HOST]", help="Clients may name http(s) addresses at these hosts, instead of sending files.",
+            show_default="none", rich_help_panel=ACCESS,
+        ),
+    ] = "",
     workers: Annotated[
         int | None,
         typer.Option(
@@ -100,5 +107,5 @@ def serve(
         job_timeout=job_timeout,
         memory=memory * MB,
     )
-    service = Service(load(model, style=style), limits, root=root)
+    service = Service(load(model, style=style), limits, root=root, allow_sources=allow_sources.split(","))
     run(service, host=host, port=port, token=token, ready=lambda address: note(f"serving at {address}"))

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -44,8 +45,20 @@ TIMELINE_FORMATS = {
 }
 """Format -> media type."""
 
-Upload = Annotated[UploadFile | None, File(description="The video, unless `path` names one.")]
-RootPath = Annotated[str | None, Form(description="Path of a video under the service's --root, unless it is sent.")]
+
+@dataclass(frozen=True)
+class SentVideo:
+    """The fields of a form that say which video is meant. One of them is needed."""
+
+    file: Annotated[UploadFile | None, File(description="The video.")] = None
+    path: Annotated[str | None, Form(description="Or its path under the service's --root.")] = None
+    source: Annotated[
+        str | None,
+        Form(max_length=4096, description="Or its http(s) address, at a host that --allow-sources lists."),
+    ] = None
+
+
+Sent = Annotated[SentVideo, Depends()]
 Rate = Annotated[float | None, Form(gt=0, le=100, description="The dial: 2 picks more frames, 0.5 fewer.")]
 Beam = Annotated[int | None, Form(ge=1, le=MAX_BEAM, description="Beam width; 1 is greedy.")]
 MinConfidence = Annotated[
@@ -98,8 +111,7 @@ def create_app(service: Service) -> FastAPI:
 def _add_videos(app: FastAPI, service: Service) -> None:
     @app.post("/v1/captions", responses={200: _example("The caption, as `picknet caption --format json`.", CAPTION)})
     async def captions(
-        file: Upload = None,
-        path: RootPath = None,
+        sent: Sent,
         candidates: Annotated[int, Form(ge=1, le=MAX_CANDIDATES, description="Number of sentences.")] = 1,
         min_confidence: MinConfidence = None,
         rate: Rate = None,
@@ -112,12 +124,11 @@ def _add_videos(app: FastAPI, service: Service) -> None:
             "candidates": candidates, "min_confidence": min_confidence, "rate": rate, "k": k, "num_frames": frames,
             "beam": beam,
         }  # fmt: skip
-        return JSONResponse(await _worked(service, "captions", file, path, partial(service.caption, **settings)))
+        return JSONResponse(await _worked(service, "captions", sent, partial(service.caption, **settings)))
 
     @app.post("/v1/frames", responses={200: _example("The frames, as `picknet pick --budget`.", FRAMES)})
     async def frames(
-        file: Upload = None,
-        path: RootPath = None,
+        sent: Sent,
         budget: Annotated[int, Form(ge=1, le=MAX_BUDGET, description="At most this many frames.")] = 8,
         exact: Annotated[bool, Form(description="Exactly as many, even if little happens.")] = False,
         format: Annotated[
@@ -137,7 +148,7 @@ def _add_videos(app: FastAPI, service: Service) -> None:
         settings: dict[str, Any] = {
             "budget": budget, "exact": exact, "format": format, "image_format": image_format, "max_side": max_side
         }  # fmt: skip
-        return JSONResponse(await _worked(service, "frames", file, path, partial(service.frames, **settings)))
+        return JSONResponse(await _worked(service, "frames", sent, partial(service.frames, **settings)))
 
     @app.post(
         "/v1/timelines",
@@ -147,8 +158,7 @@ def _add_videos(app: FastAPI, service: Service) -> None:
         },
     )
     async def timelines(
-        file: Upload = None,
-        path: RootPath = None,
+        sent: Sent,
         format: TimelineFormat = "json",
         fps: Annotated[float, Form(gt=0, le=30, description="Frames to glance at per second.")] = 2.0,
         rate: Rate = None,
@@ -157,7 +167,7 @@ def _add_videos(app: FastAPI, service: Service) -> None:
         wait: Annotated[float, Form(ge=0, le=60, description="Seconds after which the answer is a job.")] = 20.0,
     ) -> Response:
         """A sentence for each scene of a film."""
-        clip = await _clip(service, file, path)
+        clip = await _clip(service, sent)
         try:
             job = service.timeline(clip, fps=fps, rate=rate, beam=beam, min_confidence=min_confidence)
         except BaseException:
@@ -171,19 +181,23 @@ def _add_videos(app: FastAPI, service: Service) -> None:
         return JSONResponse(job.to_dict(), 202, {"location": f"/v1/jobs/{job.id}"})
 
 
-async def _clip(service: Service, file: UploadFile | None, path: str | None) -> Clip:
-    if file is not None and path is None:
-        return await asyncio.to_thread(service.stored, file.file, file.filename)
-    if file is None and path is not None:
-        return await asyncio.to_thread(service.under_root, path)
-    raise Refused(400, "a form with either a file (the video) or a path (under the service's root folder) is needed")
+async def _clip(service: Service, sent: SentVideo) -> Clip:
+    if [sent.file, sent.path, sent.source].count(None) != 2:
+        raise Refused(
+            400, "a form with one of these is needed: a file (the video), a path (under the service's root folder), a "
+            "source (its address)"
+        )  # fmt: skip
+    if sent.file is not None:
+        return await asyncio.to_thread(service.stored, sent.file.file, sent.file.filename)
+    if sent.source is not None:
+        return await asyncio.get_running_loop().run_in_executor(service.fetch_pool, service.fetched, sent.source)
+    assert sent.path is not None
+    return await asyncio.to_thread(service.under_root, sent.path)
 
 
-async def _worked(
-    service: Service, what: str, file: UploadFile | None, path: str | None, work: Callable[[Clip], Result]
-) -> Result:
+async def _worked(service: Service, what: str, sent: SentVideo, work: Callable[[Clip], Result]) -> Result:
     """What the work makes of the video, done in turn by the service's threads."""
-    clip = await _clip(service, file, path)
+    clip = await _clip(service, sent)
     start = time.monotonic()
 
     def timed() -> Result:

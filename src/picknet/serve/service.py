@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,10 @@ from picknet.picking.budget import MAX_BUDGET
 from picknet.picking.picker import Picker, glance_kind
 from picknet.results import Caption, Segment
 from picknet.serve.decoding import GIB, Decoders, RemoteVideo
+from picknet.serve.fetching import Hosts
 from picknet.serve.jobs import Job, Jobs
 from picknet.show.frames import anthropic_parts, encode, openai_parts
+from picknet.video.source import without_password
 from picknet.workers import num_cores
 
 MAX_FRAMES = 64
@@ -73,8 +75,17 @@ class Limits:
 class Service:
     """A captioner for many clients. Its methods block, and may be called from any thread."""
 
-    def __init__(self, captioner: Captioner, limits: Limits | None = None, *, root: Path | None = None) -> None:
-        """root: clients may name files in this folder, instead of sending them."""
+    def __init__(
+        self,
+        captioner: Captioner,
+        limits: Limits | None = None,
+        *,
+        root: Path | None = None,
+        allow_sources: Iterable[str] = (),
+    ) -> None:
+        """root: clients may name files in this folder, instead of sending them. allow_sources: hosts at which they may
+        name addresses.
+        """
         self.captioner = captioner
         self.limits = limits or Limits()
         self.metrics = Metrics()
@@ -82,11 +93,14 @@ class Service:
         self.is_stopping = threading.Event()
         self._streams = threading.BoundedSemaphore(self.limits.num_workers)
         self._root = root.resolve() if root else None
+        self._hosts = Hosts(allow_sources)
         # One for each thread that reads videos, and one for the pictures of all streams.
         num_decoders = self.limits.num_workers + self.limits.num_job_threads + 1
         self.decoders = Decoders(num_decoders, memory=self.limits.memory)
         self.pool = ThreadPoolExecutor(self.limits.num_workers, thread_name_prefix="picknet request")
         self.stream_pool = ThreadPoolExecutor(self.limits.num_workers, thread_name_prefix="picknet stream")
+        # Of its own, since a slow server must hold up nobody else.
+        self.fetch_pool = ThreadPoolExecutor(self.limits.num_workers, thread_name_prefix="picknet fetch")
         self._folder = Path(tempfile.mkdtemp(prefix="picknet-uploads-"))  # only its owner may look into it
         self.metrics.open_jobs.set_function(lambda: self.jobs.num_open)
 
@@ -100,6 +114,7 @@ class Service:
         self.jobs.close()
         self.pool.shutdown(wait=True, cancel_futures=True)
         self.stream_pool.shutdown(wait=True, cancel_futures=True)
+        self.fetch_pool.shutdown(wait=True, cancel_futures=True)
         self.decoders.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -114,15 +129,27 @@ class Service:
 
     def stored(self, upload: IO[bytes], name: str | None) -> "Clip":
         """An upload, copied to a file whose name the client does not choose."""
-        handle, path = tempfile.mkstemp(dir=self._folder)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                upload.seek(0)
-                shutil.copyfileobj(upload, file, 1 << 20)
-        except BaseException:
-            os.unlink(path)
-            raise
-        return Clip(path, name=_shown(name) or "upload", is_upload=True)
+        with self._new_file() as file:
+            upload.seek(0)
+            shutil.copyfileobj(upload, file, 1 << 20)
+        return Clip(file.name, name=_shown(name) or "upload", is_upload=True)
+
+    def fetched(self, address: str) -> "Clip":
+        """The video at an address, downloaded, if its host is one of those that are allowed."""
+        self._hosts.check(address)
+        with self._new_file() as file:
+            self._hosts.fetch(address, file, max_bytes=self.limits.upload, seconds=self.limits.timeout)
+        return Clip(file.name, name=without_password(address), is_upload=True)
+
+    @contextlib.contextmanager
+    def _new_file(self) -> "Iterator[IO[bytes]]":
+        """A file in the folder of uploads; deleted if the block fails."""
+        with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
+            try:
+                yield file
+            except BaseException:
+                os.unlink(file.name)
+                raise
 
     def under_root(self, path: str) -> "Clip":
         """A file in the root folder, links followed."""
