@@ -16,6 +16,7 @@ from services import until
 
 from picknet.captioner import load
 from picknet.model.folder import DEFAULT_MODEL, SHIPPED
+from picknet.serve.child import Pieces
 from picknet.serve.decoding import Decoders, LostDecoder, TooSlow
 from picknet.video.file import Video
 from picknet.video.frame import NoSuchGlance
@@ -134,6 +135,40 @@ def test_work_that_nobody_wants_ends_while_the_child_decodes(decoders: Decoders,
     is_unwanted = False
     with decoders.video(clip, name="next", seconds=30) as video:
         assert len(list(video.sample_evenly(count=3))) == 3
+
+
+def test_a_video_in_pieces_has_the_frames_of_the_file(decoders: Decoders, tmp_path: Path) -> None:
+    film = write_clip(tmp_path / "film.ts", num_frames=250)
+    with decoders.live(name="film", seconds=30, fps=5) as live:
+        live.send(film.read_bytes())
+        live.end()
+        frames = []
+        while not live.is_over:
+            frames.append(live.take(wait=1.0))
+        found = [(frame.seconds, frame.pixels(33)) for frame in frames if frame]
+    with Video(film) as video:
+        for frame, (seconds, pixels) in zip(video.sample_by_time(fps=5), found, strict=True):
+            assert frame.seconds == pytest.approx(seconds)
+            np.testing.assert_array_equal(frame.pixels(33), pixels)
+
+
+@on_linux
+def test_a_video_in_pieces_costs_its_own_request_only(decoders: Decoders, clip: Path) -> None:
+    with pytest.raises(LostDecoder, match=r"^bad: its decoder failed"), decoders.live(
+        name="bad", seconds=30, fps=1
+    ) as live:
+        os.kill(pid(decoders), signal.SIGSEGV)
+        live.send(b"x")
+    with decoders.video(clip, name="next", seconds=30) as video:
+        assert len(list(video.sample_evenly(count=3))) == 3
+
+
+def test_a_video_in_pieces_without_a_frame_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("picknet.serve.child.MAX_BYTES_BEFORE_A_FRAME", 1 << 20)
+    pieces = Pieces("film", fps=1, glance="grey")
+    pieces.put(bytes(1 << 20), is_last=False)
+    with pytest.raises(UnreadableVideo, match=r"^film: its first 1 MiB have no frame that can be decoded$"):
+        pieces.put(b"x", is_last=False)
 
 
 @on_linux

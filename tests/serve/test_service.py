@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import srt
-from clips import number_of, picture
+from clips import number_of, picture, write_clip
 from PIL import Image
 from services import (
     BEARER,
@@ -394,6 +394,41 @@ def test_a_browser_sends_the_token_as_a_protocol(running: Running) -> None:
 
 def test_what_is_no_picture_ends_the_stream_with_a_reason(running: Running) -> None:
     with connect(stream_address(running), additional_headers=BEARER) as stream:
+        stream.send(jpeg(3))
+        stream.recv(timeout=20)
         stream.send(b"not a picture")
         message = json.loads(stream.recv(timeout=20))["error"]["message"]
     assert message == "picture: cannot be read; JPEG, PNG and WebP are possible"
+
+
+@pytest.mark.parametrize("name", ["clip.webm", "clip.ts", "clip.mp4"])
+def test_the_bytes_of_a_video_are_described_as_they_come(running: Running, tmp_path: Path, name: str) -> None:
+    codec = "libvpx" if name == "clip.webm" else "libx264"
+    content = write_clip(tmp_path / name, codec=codec).read_bytes()
+    num_live = len(content) * 3 // 4
+    captions = []
+    with connect(stream_address(running), additional_headers=BEARER) as stream:
+        for start in range(0, num_live, 1000):
+            stream.send(content[start : min(start + 1000, num_live)])
+        if name == "clip.ts":  # the index of the MP4 is at its end, and a WebM this short is analysed as a whole
+            captions.append(json.loads(stream.recv(timeout=20))["caption"])
+        stream.send(content[num_live:])
+        stream.send("end")
+        with pytest.raises(ConnectionClosed) as closed:
+            while True:
+                captions.append(json.loads(stream.recv(timeout=20))["caption"])
+    assert captions == [f"number {n}" for n in (0, 13, 25, 38, 50)]
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1000
+
+
+def test_bytes_that_are_no_video_end_the_stream_with_a_reason(running: Running) -> None:
+    with connect(stream_address(running), additional_headers=BEARER) as stream:
+        stream.send(b"not a video" * 1000)
+        stream.send("end")
+        message = json.loads(stream.recv(timeout=20))["error"]["message"]
+        with pytest.raises(ConnectionClosed) as closed:
+            stream.recv(timeout=20)
+    assert message == "stream: nothing came, or what it sends is not a known video format"
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1007

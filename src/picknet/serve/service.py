@@ -94,9 +94,9 @@ class Service:
         self._streams = threading.BoundedSemaphore(self.limits.num_workers)
         self._root = root.resolve() if root else None
         self._hosts = Hosts(allow_sources)
-        # One for each thread that reads videos, and one for the pictures of all streams.
-        num_decoders = self.limits.num_workers + self.limits.num_job_threads + 1
+        num_decoders = self.limits.num_workers + self.limits.num_job_threads
         self.decoders = Decoders(num_decoders, memory=self.limits.memory)
+        self.stream_decoders = Decoders(self.limits.num_workers, memory=self.limits.memory)
         self.pool = ThreadPoolExecutor(self.limits.num_workers, thread_name_prefix="picknet request")
         self.stream_pool = ThreadPoolExecutor(self.limits.num_workers, thread_name_prefix="picknet stream")
         # Of its own, since a slow server must hold up nobody else.
@@ -116,6 +116,7 @@ class Service:
         self.stream_pool.shutdown(wait=True, cancel_futures=True)
         self.fetch_pool.shutdown(wait=True, cancel_futures=True)
         self.decoders.close()
+        self.stream_decoders.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def take_stream(self) -> bool:
