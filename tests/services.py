@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,19 @@ TOKEN = "correct-horse-battery"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
+class StubPicker:
+    """Picks every frame."""
+
+    def __init__(self, rate: float = 1.0, on_glance: Any = lambda frame, probability: None) -> None:
+        self.rate = rate
+        self._on_glance = on_glance
+
+    def pick(self, frames: Any) -> Iterator[tuple[Any, Pick]]:
+        for frame in frames:
+            self._on_glance(frame, 0.25)
+            yield frame, Pick(frame.index, frame.seconds, 0.5, frame.number)
+
+
 class StubCaptioner:
     """Says which frames it saw. `gate`: while it is closed, captions and timelines wait."""
 
@@ -38,19 +51,18 @@ class StubCaptioner:
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.gate.set()
-        self.num_waiting = 0
+        self.num_waiting = self.num_captions = 0
 
-    def picker_at(self, rate: float = 1.0, *, spread: bool = True) -> object:
-        return SimpleNamespace(rate=rate)
-
-    def counted_picker(self, k: int) -> object:
-        return object()
+    def picker_at(self, rate: float = 1.0, *, spread: bool = True, **options: Any) -> object:
+        return StubPicker(rate, **options)
 
     def caption(self, video: Any, *, picker: Any = None, candidates: int = 1, **_: Any) -> Caption:
-        frames = list(video.sample_evenly(count=round(4 * getattr(picker, "rate", 1))))
+        self.num_captions += 1
+        picker = picker or StubPicker()
+        count = round(4 * getattr(picker, "_picker", picker).rate)
+        frames, picks = zip(*picker.pick(video.sample_evenly(count=count)), strict=True)
         self._wait()
         text = " ".join(str(number_of(frame.pixels(64))) for frame in frames)
-        picks = tuple(Pick(frame.index, frame.seconds, 0.5, frame.number) for frame in frames)
         sentences = (Sentence(text, math.log(0.5)),) * candidates
         about = (len(frames), video.name, self.name, video.damage, math.log(0.5), 0.5, sentences, video.seconds)
         return Caption(text, picks, *about)

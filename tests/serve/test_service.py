@@ -105,6 +105,64 @@ def test_a_bad_setting_is_told(running: Running, fields: dict[str, Any], message
     assert error_of(ask(running, "POST", "/v1/captions", *form(**fields))) == (400, message)
 
 
+# --- Events -----------------------------------------------------------------------------------------------------------
+
+
+def events_of(content: bytes) -> list[tuple[str, Any]]:
+    lines = (event.split("\n") for event in content.decode().split("\n\n") if event)
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in lines]
+
+
+def test_events_tell_what_is_looked_at_and_picked_and_end_with_the_caption(running: Running, clip: Path) -> None:
+    status, headers, content = ask(running, "POST", "/v1/captions/events", *form(path="clip.mp4", candidates=2))
+    assert (status, headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+    events = events_of(content)
+    assert [name for name, _ in events] == ["glance", "pick"] * 4 + ["caption"]
+    glance, pick = events[0][1], events[1][1]
+    assert (glance["index"], glance["probability"], pick["frame_number"]) == (0, 0.25, 7)
+    assert Image.open(io.BytesIO(base64.b64decode(glance["data"]))).size == (56, 56)
+    assert number_of(np.asarray(Image.open(io.BytesIO(base64.b64decode(pick["data"]))))) == 7
+    assert events[-1][1] == running.client().caption(clip, candidates=2)
+
+
+def test_what_goes_wrong_after_the_upload_is_an_event(running: Running, tmp_path: Path) -> None:
+    status, _, content = ask(running, "POST", "/v1/captions/events", *form(path="clip.mp4", rate=1, k=3))
+    assert (status, *events_of(content)) == (
+        200,
+        ("error", {"error": {"code": "bad_request", "message": "rate is 1 and k is 3: one of them is possible"}}),
+    )
+    assert ask(running, "POST", "/v1/captions/events", *form(path="none.mp4"))[0] == 404
+
+
+def test_work_for_a_client_that_has_gone_is_ended(running: Running, clip: Path) -> None:
+    running.captioner.gate.clear()
+    num_before = running.captioner.num_captions
+    body, headers = form(path="clip.mp4")
+    connections = [http.client.HTTPConnection("127.0.0.1", running.port, timeout=30) for _ in range(2)]
+    try:
+        for connection in connections:  # the second one waits for the first one's thread
+            connection.request("POST", "/v1/captions/events", body, headers)
+        until(lambda: "picknet_open_requests 2.0" in metrics(running))
+        until(lambda: running.captioner.num_waiting == 1)
+        for connection in connections:
+            connection.close()
+        until(lambda: "picknet_open_requests 0.0" in metrics(running))
+    finally:
+        running.captioner.gate.set()
+    assert running.client().caption(clip)["caption"] == "7 22 37 52"
+    assert running.captioner.num_captions == num_before + 2  # that of the first one, and this one
+
+
+def test_the_samples_are_those_of_the_folder_and_no_others(running: Running) -> None:
+    names = json.loads(ask(running, "GET", "/v1/samples")[2])
+    assert names == ["cockatoo.mp4"]
+    status, headers, content = ask(running, "GET", "/v1/samples/cockatoo.mp4")
+    assert (status, headers["content-type"], content[4:8]) == (200, "video/mp4", b"ftyp")
+    assert len(content) < 300_000
+    for name in ("README.md", "..%2Fservice.py", "none.mp4"):
+        assert ask(running, "GET", f"/v1/samples/{name}")[0] == 404
+
+
 # --- Frames -----------------------------------------------------------------------------------------------------------
 
 

@@ -46,6 +46,13 @@ def serve(
             show_default="none", rich_help_panel=ACCESS,
         ),
     ] = "",
+    samples: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The page offers the videos in this folder to try.", show_default="one of its own",
+            rich_help_panel=ACCESS,
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -91,13 +98,14 @@ def serve(
     """
     with needing("serve", sentence="the service needs {}, which is not installed;"):
         from picknet.serve.server import check_address, run
-        from picknet.serve.service import Limits, Service
+        from picknet.serve.service import SAMPLES, Limits, Service
 
     from picknet.captioner import load
 
     check_address(host, token=token, insecure=insecure)
-    if root and not root.is_dir():
-        raise BadUsage(f"--root {root}: no such folder")
+    for name, folder in (("root", root), ("samples", samples)):
+        if folder and not folder.is_dir():
+            raise BadUsage(f"--{name} {folder}: no such folder")
     limits = Limits(
         workers=workers or 0,
         queue=queue,
@@ -107,5 +115,11 @@ def serve(
         job_timeout=job_timeout,
         memory=memory * MB,
     )
-    service = Service(load(model, style=style), limits, root=root, allow_sources=allow_sources.split(","))
+    service = Service(
+        load(model, style=style),
+        limits,
+        root=root,
+        allow_sources=allow_sources.split(","),
+        samples=samples or SAMPLES,
+    )
     run(service, host=host, port=port, token=token, ready=lambda address: note(f"serving at {address}"))

@@ -4,28 +4,27 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, File, Form, Query, Request, Response, UploadFile, WebSocket
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
 from picknet import timeline
 from picknet.captioner import MAX_CANDIDATES
-from picknet.config import BadConfig
-from picknet.errors import BadSetting, PicknetError
+from picknet.errors import PicknetError
 from picknet.picking.budget import MAX_BUDGET
-from picknet.picking.picker import BadPicker
 from picknet.results import Segment
+from picknet.serve.events import told
 from picknet.serve.examples import CAPTION, FRAMES, JOB, TIMELINE
-from picknet.serve.guard import Refused, error_body
-from picknet.serve.jobs import Busy, Job, State
-from picknet.serve.service import MAX_SIDE, Clip, NoSuchFile, Service
+from picknet.serve.guard import Refused, error_body, status_of
+from picknet.serve.jobs import Job, State
+from picknet.serve.service import MAX_SIDE, Clip, Service
 from picknet.serve.streaming import follow
 from picknet.serve.web import add_page
 
@@ -64,6 +63,24 @@ Beam = Annotated[int | None, Form(ge=1, le=MAX_BEAM, description="Beam width; 1 
 MinConfidence = Annotated[
     float | None, Form(ge=0, le=1, description="Leave out a caption with a lower confidence; `not_sure` says why.")
 ]
+
+
+@dataclass(frozen=True)
+class CaptionSettings:
+    """The other fields of a form that asks for a caption."""
+
+    candidates: Annotated[int, Form(ge=1, le=MAX_CANDIDATES, description="Number of sentences.")] = 1
+    min_confidence: MinConfidence = None
+    rate: Rate = None
+    k: Annotated[int | None, Form(ge=1, le=MAX_SAMPLES, description="Exactly this many picks.")] = None
+    frames: Annotated[int | None, Form(ge=1, le=MAX_SAMPLES, description="Frames to sample.")] = None
+    beam: Beam = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of `Service.caption`."""
+        return {("num_frames" if name == "frames" else name): value for name, value in asdict(self).items()}
+
+
 TimelineFormat = Annotated[str, Form(pattern=f"^({'|'.join(TIMELINE_FORMATS)})$")]
 
 
@@ -89,6 +106,7 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(PicknetError, _picknet_error)
     app.add_exception_handler(Exception, _internal_error)
     _add_videos(app, service)
+    _add_samples(app, service)
     _add_jobs(app, service)
     _add_health(app, service)
     add_page(app)
@@ -110,21 +128,19 @@ def create_app(service: Service) -> FastAPI:
 
 def _add_videos(app: FastAPI, service: Service) -> None:
     @app.post("/v1/captions", responses={200: _example("The caption, as `picknet caption --format json`.", CAPTION)})
-    async def captions(
-        sent: Sent,
-        candidates: Annotated[int, Form(ge=1, le=MAX_CANDIDATES, description="Number of sentences.")] = 1,
-        min_confidence: MinConfidence = None,
-        rate: Rate = None,
-        k: Annotated[int | None, Form(ge=1, le=MAX_SAMPLES, description="Exactly this many picks.")] = None,
-        frames: Annotated[int | None, Form(ge=1, le=MAX_SAMPLES, description="Frames to sample.")] = None,
-        beam: Beam = None,
-    ) -> JSONResponse:
+    async def captions(sent: Sent, settings: Annotated[CaptionSettings, Depends()]) -> JSONResponse:
         """One sentence about a video."""
-        settings: dict[str, Any] = {
-            "candidates": candidates, "min_confidence": min_confidence, "rate": rate, "k": k, "num_frames": frames,
-            "beam": beam,
-        }  # fmt: skip
-        return JSONResponse(await _worked(service, "captions", sent, partial(service.caption, **settings)))
+        work = partial(service.caption, **settings.arguments())
+        return JSONResponse(await _worked(service, "captions", sent, work))
+
+    @app.post("/v1/captions/events", responses={200: {"content": {EventSourceResponse.media_type: {}}}})
+    async def caption_events(sent: Sent, settings: Annotated[CaptionSettings, Depends()]) -> Response:
+        """The same as server-sent events: `glance` with each frame that is looked at, `pick` with each that is picked,
+        both with a picture, and at last `caption`, or `error`.
+        """
+        clip = await _clip(service, sent)
+        events = told(service, clip, settings.arguments())
+        return StreamingResponse(events, media_type=EventSourceResponse.media_type)
 
     @app.post("/v1/frames", responses={200: _example("The frames, as `picknet pick --budget`.", FRAMES)})
     async def frames(
@@ -208,6 +224,20 @@ async def _worked(service: Service, what: str, sent: SentVideo, work: Callable[[
         return await asyncio.get_running_loop().run_in_executor(service.pool, timed)
     finally:
         clip.delete()
+
+
+def _add_samples(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/samples", responses={200: _example("Their names.", ["cockatoo.mp4"])})
+    async def samples() -> list[str]:
+        """The videos that the page offers to try."""
+        return list(service.samples)
+
+    @app.get("/v1/samples/{name}", response_class=FileResponse)
+    async def sample(name: str) -> FileResponse:
+        """One of them."""
+        if name not in service.samples:
+            raise Refused(404, "no such sample: /v1/samples lists them")
+        return FileResponse(service.samples[name], headers={"cache-control": "private, max-age=3600"})
 
 
 # --- Jobs ---
@@ -341,12 +371,9 @@ async def _bad_request(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _picknet_error(_: Request, error: Exception) -> JSONResponse:
-    if isinstance(error, Busy):
-        refused = Refused(429, str(error))
-        return _error(429, refused.detail, dict(refused.headers or {}))
-    if isinstance(error, NoSuchFile):
-        return _error(404, str(error))
-    return _error(400 if isinstance(error, BadSetting | BadConfig | BadPicker) else 422, str(error))
+    assert isinstance(error, PicknetError)
+    refused = Refused(status_of(error), str(error))
+    return _error(refused.status_code, refused.detail, dict(refused.headers or {}))
 
 
 async def _internal_error(_: Request, error: Exception) -> JSONResponse:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,15 +20,17 @@ from picknet.errors import BadSetting, PicknetError
 from picknet.picking.budget import MAX_BUDGET
 from picknet.picking.picker import Picker, glance_kind
 from picknet.results import Caption, Segment
-from picknet.serve.decoding import GIB, Decoders, RemoteVideo
+from picknet.serve.decoding import GIB, Check, Decoders, RemoteVideo
 from picknet.serve.fetching import Hosts
 from picknet.serve.jobs import Job, Jobs
+from picknet.serve.telling import Tell, ToldPicker, tell_glance
 from picknet.show.frames import anthropic_parts, encode, openai_parts
-from picknet.video.source import without_password
+from picknet.video.source import is_video_file, without_password
 from picknet.workers import num_cores
 
 MAX_FRAMES = 64
 """Of an answer with pictures."""
+SAMPLES = Path(__file__).parent / "samples"
 MAX_SIDE = 2048
 """Pixels of the longer side of a picture in an answer."""
 FRAME_FORMATS = ("base64", "json", "openai", "anthropic")
@@ -82,9 +85,10 @@ class Service:
         *,
         root: Path | None = None,
         allow_sources: Iterable[str] = (),
+        samples: Path = SAMPLES,
     ) -> None:
         """root: clients may name files in this folder, instead of sending them. allow_sources: hosts at which they may
-        name addresses.
+        name addresses. samples: folder of videos that the page offers.
         """
         self.captioner = captioner
         self.limits = limits or Limits()
@@ -94,6 +98,8 @@ class Service:
         self._streams = threading.BoundedSemaphore(self.limits.num_workers)
         self._root = root.resolve() if root else None
         self._hosts = Hosts(allow_sources)
+        self.samples = {path.name: path for path in sorted(samples.iterdir()) if is_video_file(path)}
+        """By their names. They are the only ones that are possible, so that no name of a client becomes a path."""
         num_decoders = self.limits.num_workers + self.limits.num_job_threads
         self.decoders = Decoders(num_decoders, memory=self.limits.memory)
         self.stream_decoders = Decoders(self.limits.num_workers, memory=self.limits.memory)
@@ -177,10 +183,16 @@ class Service:
         beam: int | None = None,
         candidates: int = 1,
         min_confidence: float | None = None,
+        tell: Tell | None = None,
+        check: Check = lambda: None,
     ) -> dict[str, Any]:
-        """What `picknet caption --format json` prints."""
-        picker = self._picker(rate, k)
-        with self._at_work("captions", clip, picker) as video:
+        """What `picknet caption --format json` prints.
+
+        tell: called with "glance" for each frame that is looked at, and with "pick" for each that is picked, and what
+        is known about it. check: raises an error once nobody wants the caption any more.
+        """
+        picker = self._picker(rate, k, tell)
+        with self._at_work("captions", clip, picker, check=check) as video:
             caption: Caption = self.captioner.caption(
                 video,
                 picker=picker,
@@ -250,22 +262,34 @@ class Service:
 
         return self.jobs.submit(clip.name, work, clip.delete)
 
-    def _picker(self, rate: float | None, k: int | None) -> Picker | None:
+    def _picker(self, rate: float | None, k: int | None, tell: Tell | None = None) -> Picker | None:
         if rate is not None and k is not None:
             raise BadSetting(f"rate is {rate:g} and k is {k}: one of them is possible")
+        options: dict[str, Any] = {"on_glance": partial(tell_glance, tell)} if tell else {}
         if k is not None:
-            return self.captioner.counted_picker(k)
-        return None if rate is None else self.captioner.picker_at(rate)
+            picker: Picker = self.captioner.counted_picker(k, **options)
+        elif rate is not None or tell:
+            picker = self.captioner.picker_at(1.0 if rate is None else rate, **options)
+        else:
+            return None
+        return ToldPicker(picker, tell) if tell else picker
 
     @contextlib.contextmanager
-    def _at_work(self, what: str, clip: "Clip", picker: Picker | None, job: Job | None = None) -> Iterator[RemoteVideo]:
+    def _at_work(
+        self,
+        what: str,
+        clip: "Clip",
+        picker: Picker | None,
+        job: Job | None = None,
+        check: Check = lambda: None,
+    ) -> Iterator[RemoteVideo]:
         start = time.monotonic()
         with self.decoders.video(
             clip.path,
             name=clip.name,
             seconds=self.limits.job_timeout if job else self.limits.timeout,
             glance=glance_kind(picker or self.captioner.picker),
-            check=job.check if job else lambda: None,
+            check=job.check if job else check,
             on_frame=_progress(job),
         ) as video:
             if (video.seconds or 0.0) > self.limits.duration:
