@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from fastapi import WebSocket
+from fastapi import WebSocket, WebSocketDisconnect
 
 from picknet.errors import PicknetError
 from picknet.picking.picker import Picker, glance_kind
@@ -34,6 +34,9 @@ VIDEO_FPS = 1.0
 """Frames a second to look at, by default, as `picknet stream` does."""
 
 TRY_AGAIN_LATER, BAD_DATA, GOING_AWAY, NORMAL = 1013, 1007, 1001, 1000
+
+_GONE = (WebSocketDisconnect, RuntimeError, OSError)
+"""What sending to a client raises that has gone."""
 
 Arrival = tuple[bytes, float]
 """A message, and the seconds since the first one."""
@@ -83,7 +86,7 @@ class _Stream:
                 if not is_gone:
                     try:
                         await self._socket.send_json(update)
-                    except (RuntimeError, OSError):  # the client has gone; the reader ends the stream
+                    except _GONE:  # the reader ends the stream
                         is_gone = True
             await describing
             self._is_over = True
@@ -91,7 +94,7 @@ class _Stream:
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reading
-        with contextlib.suppress(RuntimeError, OSError):
+        with contextlib.suppress(*_GONE):
             await self._socket.close(self._code, self._reason)
 
     async def _read(self) -> None:
