@@ -86,10 +86,13 @@ class StubCaptioner:
         return read()
 
     def stream(self, frames: Any, *, picker: object, min_confidence: float | None) -> Iterator[Update]:
+        frame = None
         for total, frame in enumerate(frames, start=1):
             pick = Pick(frame.index, frame.seconds)
             text = f"number {number_of(np.asarray(frame.pixels()))}"
             yield Update(frame.seconds, text, True, (pick,), total, total, video="frames", model=self.name)
+        if frame is not None:
+            frame.pixels()  # a picker may pick a frame when it has seen all of them
 
     def _wait(self) -> None:
         self.num_waiting += 1

@@ -17,7 +17,7 @@ from services import until
 from picknet.captioner import load
 from picknet.model.folder import DEFAULT_MODEL, SHIPPED
 from picknet.serve.child import Pieces
-from picknet.serve.decoding import Decoders, LostDecoder, TooSlow
+from picknet.serve.decoding import FRAMES_AT_ONCE, Decoders, LostDecoder, TooSlow
 from picknet.video.file import Video
 from picknet.video.frame import NoSuchGlance
 from picknet.video.pictures import UnreadablePicture
@@ -64,7 +64,7 @@ def test_a_frame_stays_in_the_child_only_as_long_as_it_is_used(decoders: Decoder
         first = next(frames)
         for frame in frames:
             released = len(video._released)
-            assert released <= 1  # told with the next question
+            assert released <= FRAMES_AT_ONCE  # told with the next question
             del frame
         first.pixels(8)
     with pytest.raises(RuntimeError, match="after it was closed"):

@@ -5,6 +5,7 @@ It runs on what strangers made, so it has a limit on memory, and sends nothing b
 
 import contextlib
 import io
+import itertools
 import json
 import multiprocessing
 import os
@@ -92,7 +93,7 @@ class _Child:
         if what == "picture":
             return None, _pixels_of(attached)
         if what == "open":
-            self._video = Video(arguments["path"], glance=arguments["glance"])
+            self._video = Video(arguments["path"], glance=arguments["glance"], threads=arguments["threads"])
             self._glance = arguments["glance"]
             video = self._video
             return ({"seconds": video.seconds, "fps": video.fps, "width": video.width, "height": video.height},)
@@ -119,38 +120,48 @@ class _Child:
         if what == "sample":
             self._samples = getattr(self._video, arguments["method"])(**arguments["arguments"])
             return (None,)
-        return self._next(arguments["released"])
+        return self._next(arguments["released"], arguments["count"])
 
-    def _next(self, released: list[int]) -> tuple[Any, *tuple[Pixels, ...]]:
+    def _next(self, released: list[int], count: int) -> tuple[Any, *tuple[Pixels, ...]]:
+        """The next `count` samples, fewer at the end. An error after some of them is told with the next question."""
         assert self._video is not None
         self._forget(released)
-        frame = next(self._samples, None)
-        about = {"damage": self._video.damage}
-        return self._told(frame, about) if frame else (about,)
+        frames: list[Frame] = []
+        try:
+            frames.extend(itertools.islice(self._samples, count))
+        except PicknetError as error:
+            if not frames:
+                raise
+            self._samples = _raising(error)
+        return self._told(frames, {"damage": self._video.damage})
 
     def _arrived(self, released: list[int], wait: float) -> tuple[Any, *tuple[Pixels, ...]]:
         self._forget(released)
         frame = self._pieces.take(wait)
         about = {"is_over": self._pieces.is_over, "waiting": self._pieces.waiting}
-        return self._told(frame, about) if frame else (about,)
+        return self._told([frame] if frame else [], about)
 
     def _forget(self, released: list[int]) -> None:
         for number in released:
             self._frames.pop(number, None)
 
-    def _told(self, frame: Frame, about: dict[str, Any]) -> tuple[Any, *tuple[Pixels, ...]]:
-        self._num_frames += 1
-        self._frames[self._num_frames] = frame
-        about |= {
-            "id": self._num_frames,
-            "index": frame.index,
-            "seconds": frame.seconds,
-            "number": frame.number,
-            "kind": self._glance,
-        }
-        if self._glance == "grey":
-            return about, frame.glance()
-        return about, frame.glance(), frame.glance_as(self._glance)
+    def _told(self, frames: list[Frame], about: dict[str, Any]) -> tuple[Any, *tuple[Pixels, ...]]:
+        """Facts about frames, which are kept, and their glances: grey ones, then those of another kind."""
+        told, grey, others = [], [], []
+        for frame in frames:
+            self._num_frames += 1
+            self._frames[self._num_frames] = frame
+            facts = {"index": frame.index, "seconds": frame.seconds, "number": frame.number}
+            told.append({"id": self._num_frames, "kind": self._glance, **facts})
+            grey.append(frame.glance())
+            if self._glance != "grey":
+                others.append(frame.glance_as(self._glance))
+        return {**about, "frames": told}, *(np.stack(glances) for glances in (grey, others) if glances)
+
+
+def _raising(error: PicknetError) -> Iterator[Frame]:
+    raise error
+    yield
 
 
 class Pieces(io.RawIOBase):

@@ -35,6 +35,8 @@ Check = Callable[[], None]
 
 CHECK_SECONDS = 0.25
 """How often `Check` is asked while a child is at work."""
+FRAMES_AT_ONCE = 4
+"""Samples that an answer has: a question for each would take longer than the glance."""
 START_SECONDS = 60.0
 """For a child to start, on a machine that is busy."""
 MAX_ANSWER_BYTES = 1 << 30
@@ -76,16 +78,18 @@ class Decoders:
         name: str,
         seconds: float,
         glance: GlanceKind = "grey",
+        threads: int = 0,
         check: Check = lambda: None,
         on_frame: Callable[[float], object] = lambda seconds: None,
     ) -> "Iterator[RemoteVideo]":
         """A video file, open within the block.
 
-        name: what results and messages call it. seconds: that it may take, the whole block included.
+        name: what results and messages call it. seconds: that it may take, the whole block included. threads: that
+        decode; 0 for one on each core.
         on_frame: called with the seconds of every frame that is sampled.
         """
         with self._questions(name, seconds, check) as ask:
-            video = RemoteVideo(ask, os.fspath(path), name=name, glance=glance, on_frame=on_frame)
+            video = RemoteVideo(ask, os.fspath(path), name=name, glance=glance, threads=threads, on_frame=on_frame)
             try:
                 yield video
             finally:
@@ -138,23 +142,34 @@ class _Remote:
     def release(self, number: int) -> None:
         self._released.append(number)
 
-    def _asked_for_frame(self, what: str, **arguments: Any) -> "_Answer":
+    def _frames(self, what: str, **arguments: Any) -> "tuple[list[RemoteFrame], Any]":
+        """The frames of an answer, and its other facts."""
         released, self._released = self._released, []
-        return self.asked(what, released=released, **arguments)
+        answer = self.asked(what, released=released, **arguments)
+        glances = zip(*answer.arrays, strict=True)
+        about = zip(answer.value["frames"], glances, strict=True)
+        return [RemoteFrame(self, facts, *seen) for facts, seen in about], answer.value
 
 
 class RemoteVideo(_Remote, Video):
     """A `Video` in a child process."""
 
     def __init__(
-        self, ask: "_Questions", path: str, *, name: str, glance: GlanceKind, on_frame: Callable[[float], object]
+        self,
+        ask: "_Questions",
+        path: str,
+        *,
+        name: str,
+        glance: GlanceKind,
+        threads: int,
+        on_frame: Callable[[float], object],
     ) -> None:
         super().__init__(ask)
         self._on_frame = on_frame
         self._last_damage: str | None = None
         self.name = name
         ask.hidden = path
-        about = self.asked("open", path=path, glance=glance).value
+        about = self.asked("open", path=path, glance=glance, threads=threads).value
         self.seconds: float | None = about["seconds"]
         self.fps, self.width, self.height = about["fps"], about["width"], about["height"]
 
@@ -177,12 +192,14 @@ class RemoteVideo(_Remote, Video):
     def _sampled(self, method: str, **arguments: Any) -> Iterator[Frame]:
         self.asked("sample", method=method, arguments=arguments)
         while True:
-            answer = self._asked_for_frame("next")
-            self._last_damage = answer.value["damage"]
-            if "id" not in answer.value:
+            frames, about = self._frames("next", count=FRAMES_AT_ONCE)
+            self._last_damage = about["damage"]
+            num_frames = len(frames)
+            while frames:
+                self._on_frame(frames[0].seconds)
+                yield frames.pop(0)  # nothing here refers to it any more
+            if num_frames < FRAMES_AT_ONCE:
                 return
-            self._on_frame(answer.value["seconds"])
-            yield RemoteFrame(self, answer)
 
 
 class RemoteLive(_Remote):
@@ -205,9 +222,9 @@ class RemoteLive(_Remote):
 
     def take(self, *, wait: float) -> "RemoteFrame | None":
         """The next frame if there is one within `wait` seconds."""
-        answer = self._asked_for_frame("arrived", wait=wait)
-        self.is_over, self.waiting = answer.value["is_over"], answer.value["waiting"]
-        return RemoteFrame(self, answer) if "id" in answer.value else None
+        frames, about = self._frames("arrived", wait=wait)
+        self.is_over, self.waiting = about["is_over"], about["waiting"]
+        return frames[0] if frames else None
 
 
 class RemoteFrame(Frame):
@@ -215,16 +232,15 @@ class RemoteFrame(Frame):
 
     __slots__ = ("_id", "_kind", "_other_glance", "_video")
 
-    def __init__(self, video: _Remote, answer: "_Answer") -> None:
-        about = answer.value
+    def __init__(self, video: _Remote, about: dict[str, Any], glance: Pixels, other: Pixels | None = None) -> None:
         self.index: int = about["index"]
         self.seconds: float = about["seconds"]
         self.number: int | None = about["number"]
         self._video = video
         self._id: int = about["id"]
         self._kind: GlanceKind = about["kind"]
-        self._glance = answer.pixels()
-        self._other_glance = answer.pixels(1) if self._kind != "grey" else None
+        self._glance = glance
+        self._other_glance = other
 
     def __del__(self) -> None:
         self._video.release(self._id)
@@ -252,8 +268,8 @@ class _Answer:
     value: Any
     arrays: list[Pixels] = field(default_factory=list)
 
-    def pixels(self, position: int = 0) -> Pixels:
-        return self.arrays[position]
+    def pixels(self) -> Pixels:
+        return self.arrays[0]
 
 
 class _Questions:
@@ -288,10 +304,10 @@ class _Questions:
         if self._is_over:
             raise RuntimeError(f"{self._name}: asked for {what} after it was closed")
         self._check()
-        if self._each:
-            self._end = time.monotonic() + self._seconds
         try:
             self._decoder.start()
+            if self._each:
+                self._end = time.monotonic() + self._seconds
             self._decoder.send({"what": what, **arguments}, attached)
             while not self._decoder.has_answer(min(CHECK_SECONDS, self._end - time.monotonic())):
                 if time.monotonic() >= self._end:

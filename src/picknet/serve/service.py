@@ -95,6 +95,8 @@ class Service:
         self.metrics = Metrics()
         self.jobs = Jobs(threads=self.limits.num_job_threads, queue=self.limits.queue)
         self.is_stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._num_at_work = 0
         self._streams = threading.BoundedSemaphore(self.limits.num_workers)
         self._root = root.resolve() if root else None
         self._hosts = Hosts(allow_sources)
@@ -284,11 +286,12 @@ class Service:
         check: Check = lambda: None,
     ) -> Iterator[RemoteVideo]:
         start = time.monotonic()
-        with self.decoders.video(
+        with self._counted() as num_at_work, self.decoders.video(
             clip.path,
             name=clip.name,
             seconds=self.limits.job_timeout if job else self.limits.timeout,
             glance=glance_kind(picker or self.captioner.picker),
+            threads=max(num_cores() // num_at_work, 1),
             check=job.check if job else check,
             on_frame=_progress(job),
         ) as video:
@@ -299,6 +302,19 @@ class Service:
         decoding = video.decoding_seconds
         self.metrics.stage_seconds.labels(what, "decode").observe(decoding)
         self.metrics.stage_seconds.labels(what, "describe").observe(time.monotonic() - start - decoding)
+
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[int]:
+        """The number of videos that are at work, this one among them: they share the cores."""
+        with self._lock:
+            self._num_at_work += 1
+            count = self._num_at_work
+        try:
+            yield count
+        finally:
+            with self._lock:
+                self._num_at_work -= 1
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fastapi import WebSocket, WebSocketDisconnect
 
 from picknet.errors import PicknetError
 from picknet.picking.picker import Picker, glance_kind
-from picknet.serve.decoding import TooSlow
+from picknet.serve.decoding import RemoteLive, TooSlow
 from picknet.serve.guard import TOKEN_PROTOCOL, error_body
 from picknet.serve.service import Service
 from picknet.video.frame import Frame
@@ -25,7 +25,7 @@ MAX_WAITING_BYTES = 4 << 20
 """Of a video: that the decoder has not read."""
 PATIENCE = 60.0
 """Seconds without a message after which a stream is closed."""
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 15.0
 """For decoding one picture, and for taking a piece of a video."""
 POLL_SECONDS = 0.5
 FRAME_POLL_SECONDS = 0.05
@@ -127,22 +127,33 @@ class _Stream:
     # --- In a thread of its own ---
 
     def _describe(self, rate: float, min_confidence: float | None) -> None:
+        captioner = self._service.captioner
         try:
-            picker = self._service.captioner.picker_at(rate, spread=False)
-            frames = self._frames(picker)
-            for update in self._service.captioner.stream(frames, picker=picker, min_confidence=min_confidence):
-                self._service.metrics.picks.inc()
-                self._say(update.to_dict())
+            # The last pick may come after the last frame, so the decoder is closed later than that.
+            with contextlib.ExitStack() as opened:
+                picker = captioner.picker_at(rate, spread=False)
+                frames = self._frames(picker, opened)
+                for update in captioner.stream(frames, picker=picker, min_confidence=min_confidence):
+                    self._service.metrics.picks.inc()
+                    self._say(update.to_dict())
         except PicknetError as error:
             self._code, self._reason = BAD_DATA, "what was sent or a setting was not usable"
             self._say(error_body(422, str(error)))
         finally:
             self._say(None)
 
-    def _frames(self, picker: Picker) -> Iterator[Frame]:
+    def _frames(self, picker: Picker, opened: contextlib.ExitStack) -> Iterator[Frame]:
         first = self._next()
-        if first is not None:
-            yield from self._of_pictures(first) if _is_picture(first[0]) else self._of_video(first, picker)
+        if first is None:
+            return
+        if _is_picture(first[0]):
+            yield from self._of_pictures(first)
+        else:
+            fps = self._fps or VIDEO_FPS
+            live = self._service.stream_decoders.live(
+                name="stream", seconds=ANSWER_SECONDS, fps=fps, glance=glance_kind(picker)
+            )
+            yield from self._of_video(first[0], opened.enter_context(live))
 
     def _of_pictures(self, arrival: Arrival | None) -> Iterator[Frame]:
         index = 0
@@ -153,27 +164,24 @@ class _Stream:
             index += 1
             arrival = self._next()
 
-    def _of_video(self, first: Arrival, picker: Picker) -> Iterator[Frame]:
-        with self._service.stream_decoders.live(
-            name="stream", seconds=ANSWER_SECONDS, fps=self._fps or VIDEO_FPS, glance=glance_kind(picker)
-        ) as video:
-            video.send(first[0])
-            is_complete, last = False, time.monotonic()
-            while not video.is_over:
-                frame = video.take(wait=FRAME_POLL_SECONDS if is_complete else 0.0)
-                if frame is not None:
-                    last = time.monotonic()
-                    yield frame
-                elif is_complete:
-                    if time.monotonic() - last > PATIENCE:
-                        raise TooSlow(f"stream: took longer than {PATIENCE:g} s to decode, which is the limit")
-                elif video.waiting > MAX_WAITING_BYTES:
-                    time.sleep(FRAME_POLL_SECONDS)
-                else:
-                    with contextlib.suppress(TimeoutError):
-                        arrival = self._next(FRAME_POLL_SECONDS)
-                        is_complete, last = arrival is None, time.monotonic()
-                        video.end() if arrival is None else video.send(arrival[0])
+    def _of_video(self, first: bytes, video: RemoteLive) -> Iterator[Frame]:
+        video.send(first)
+        is_complete, last = False, time.monotonic()
+        while not video.is_over:
+            frame = video.take(wait=FRAME_POLL_SECONDS if is_complete else 0.0)
+            if frame is not None:
+                last = time.monotonic()
+                yield frame
+            elif is_complete:
+                if time.monotonic() - last > PATIENCE:
+                    raise TooSlow(f"stream: took longer than {PATIENCE:g} s to decode, which is the limit")
+            elif video.waiting > MAX_WAITING_BYTES:
+                time.sleep(FRAME_POLL_SECONDS)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    arrival = self._next(FRAME_POLL_SECONDS)
+                    is_complete, last = arrival is None, time.monotonic()
+                    video.end() if arrival is None else video.send(arrival[0])
 
     def _next(self, seconds: float = 2 * PATIENCE) -> Arrival | None:
         """The next message; None at the end. TimeoutError if there is none within so many seconds.
