@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from multiprocessing.connection import Connection
 from queue import Empty, Queue
 from typing import Any, BinaryIO, cast
@@ -28,9 +28,12 @@ from picknet.video.frame import Frame
 from picknet.video.live import Live
 from picknet.video.pictures import UnreadablePicture
 from picknet.video.source import UnreadableVideo
+from picknet.workers import read_ahead
 
 Pixels = NDArray[np.uint8]
 
+MAX_WAITING = 4
+"""Samples that are decoded before they are asked for."""
 FIRST_FRAME_SECONDS = 60.0
 """For the first frame of a video that is sent piece by piece."""
 MAX_BYTES_BEFORE_A_FRAME = 64 << 20
@@ -84,7 +87,7 @@ class _Child:
     def __init__(self) -> None:
         self._video: Video | None = None
         self._glance: GlanceKind = "grey"
-        self._samples: Iterator[Frame] = iter(())
+        self._samples: Generator[Frame, None, None] = _none()
         self._frames: dict[int, Frame] = {}
         self._num_frames = 0
 
@@ -98,9 +101,10 @@ class _Child:
             video = self._video
             return ({"seconds": video.seconds, "fps": video.fps, "width": video.width, "height": video.height},)
         if what == "close":
+            self._samples.close()
             if self._video is not None:
                 self._video.close()
-            self._video, self._samples, self._frames = None, iter(()), {}
+            self._video, self._samples, self._frames = None, _none(), {}
             return (None,)
         if what == "pixels":
             return None, self._frames[arguments["id"]].pixels(arguments["size"])
@@ -118,7 +122,10 @@ class _Child:
         if what == "num_samples":
             return (self._video.num_samples(arguments["count"]),)
         if what == "sample":
-            self._samples = getattr(self._video, arguments["method"])(**arguments["arguments"])
+            self._samples.close()
+            samples = getattr(self._video, arguments["method"])(**arguments["arguments"])
+            # Frames are decoded while the parent looks at others.
+            self._samples = read_ahead(samples, count=MAX_WAITING)
             return (None,)
         return self._next(arguments["released"], arguments["count"])
 
@@ -159,9 +166,13 @@ class _Child:
         return {**about, "frames": told}, *(np.stack(glances) for glances in (grey, others) if glances)
 
 
-def _raising(error: PicknetError) -> Iterator[Frame]:
+def _raising(error: PicknetError) -> Generator[Frame, None, None]:
     raise error
     yield
+
+
+def _none() -> Generator[Frame, None, None]:
+    yield from ()
 
 
 class Pieces(io.RawIOBase):
