@@ -10,7 +10,7 @@ import http.client
 import ipaddress
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import IO
 from urllib.parse import urlsplit
 from urllib.request import AbstractHTTPHandler, Request
@@ -31,6 +31,8 @@ class Hosts:
     def __init__(self, allowed: Iterable[str]) -> None:
         """allowed: names such as media.example, which allows the ports of http and https, or media.example:8080."""
         self._allowed = frozenset(_checked(entry.strip().lower()) for entry in allowed if entry.strip())
+        self._at_work: set[_Deadline] = set()
+        self._is_closed = False
 
     def fetch(self, address: str, file: IO[bytes], *, max_bytes: int, seconds: float) -> None:
         """Download a video into an open file.
@@ -38,15 +40,30 @@ class Hosts:
         max_bytes: its size at most. seconds: that this may take, from looking up the host to the last byte.
         """
         self.check(address)
-        with _Deadline(seconds) as deadline:
+        with _Deadline(0.0 if self._is_closed else seconds) as deadline, self._counted(deadline):
             opener = http_opener(_handler(self, deadline))
             try:
                 download(address, timeout=min(STALL_SECONDS, seconds), into=file, max_bytes=max_bytes, opener=opener)
             except UnreadableVideo:
                 if not deadline.is_over:
                     raise
-                name = without_password(address)
-                raise UnreadableVideo(f"{name}: took longer than {seconds:g} s, which is the limit") from None
+                limit = f"took longer than {seconds:g} s, which is the limit"
+                reason = "the service is stopping" if self._is_closed else limit
+                raise UnreadableVideo(f"{without_password(address)}: {reason}") from None
+
+    def close(self) -> None:
+        """End all downloads."""
+        self._is_closed = True
+        for deadline in list(self._at_work):
+            deadline.end()
+
+    @contextlib.contextmanager
+    def _counted(self, deadline: "_Deadline") -> Iterator[None]:
+        self._at_work.add(deadline)
+        try:
+            yield
+        finally:
+            self._at_work.discard(deadline)
 
     def check(self, address: str) -> None:
         """Raise `BadSetting` unless the address may be connected to, as far as its text tells."""
@@ -107,7 +124,7 @@ class _Deadline:
     """Ends connections when the time is over, whatever they wait for: a server could send a byte now and then."""
 
     def __init__(self, seconds: float) -> None:
-        self._timer = threading.Timer(seconds, self._end)
+        self._timer = threading.Timer(seconds, self.end)
         self._timer.daemon = True
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
@@ -127,9 +144,9 @@ class _Deadline:
         with self._lock:
             self._sockets.append(connected.dup())  # TLS takes the original over
         if self.is_over:
-            self._end()
+            self.end()
 
-    def _end(self) -> None:
+    def end(self) -> None:
         self.is_over = True
         with self._lock:
             for connected in self._sockets:

@@ -119,6 +119,7 @@ class Service:
 
     def close(self) -> None:
         self.stop()
+        self._hosts.close()
         self.jobs.close()
         self.pool.shutdown(wait=True, cancel_futures=True)
         self.stream_pool.shutdown(wait=True, cancel_futures=True)
