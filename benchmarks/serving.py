@@ -502,7 +502,7 @@ def soak(work: Path, clips: list[Path], seconds: float) -> dict[str, Any]:
         "clients": NUM_SOAKING,
         "seconds": seconds,
         "answers": {f"{name} {answer}": count for (name, answer), count in sorted(soaking.answers.items())},
-        "captions": sum(count for (name, answer), count in soaking.answers.items() if answer == "200"),
+        "captions": sum(soaking.answers[name, "200"] for name in ("caption", "slow")),
         "wrong captions": len(soaking.wrong),
         "answers that are not documented": unexpected,
         "failures": soaking.failed[:10],

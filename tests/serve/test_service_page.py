@@ -141,6 +141,32 @@ def test_the_camera_is_described_and_a_lost_connection_is_tried_again(page: Any,
     assert page.inner_text("#camera-button") == "Start the camera"
 
 
+RECORDING = """async (token) => {
+  const address = location.origin.replace("http", "ws") + "/v1/stream?fps=10";
+  const socket = new WebSocket(address, [`picknet.token.${token}`]);
+  const updates = [];
+  socket.onmessage = (message) => updates.push(JSON.parse(message.data));
+  await new Promise((resolve) => (socket.onopen = resolve));
+  const camera = await navigator.mediaDevices.getUserMedia({ video: true });
+  const recorder = new MediaRecorder(camera, { mimeType: "video/webm;codecs=vp8" });
+  recorder.ondataavailable = async (event) => socket.send(await event.data.arrayBuffer());
+  recorder.start(100);
+  await new Promise((resolve) => setTimeout(resolve, 1500));
+  const closed = new Promise((resolve) => (socket.onclose = (event) => resolve(event.code)));
+  recorder.onstop = () => setTimeout(() => socket.send("end"), 100);
+  recorder.stop();
+  for (const track of camera.getTracks()) track.stop();
+  return [await closed, updates.map((update) => update.seconds)];
+}"""
+
+
+def test_what_a_browser_records_is_described(page: Any) -> None:
+    code, seconds = page.evaluate(RECORDING, TOKEN)
+    assert code == 1000
+    assert seconds[0] == 0  # how many follow depends on the machine
+    assert seconds == sorted(seconds)
+
+
 def test_an_error_is_a_sentence(page: Any, tmp_path: Path) -> None:
     bad = tmp_path / "notes.mp4"
     bad.write_text("not a video")
