@@ -4,8 +4,10 @@ import io
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +18,10 @@ from services import until
 
 from picknet.captioner import load
 from picknet.model.folder import DEFAULT_MODEL, SHIPPED
-from picknet.serve.child import Pieces
+from picknet.serve.child import Pieces, _Child
 from picknet.serve.decoding import FRAMES_AT_ONCE, Decoders, LostDecoder, TooSlow
 from picknet.video.file import Video
-from picknet.video.frame import NoSuchGlance
+from picknet.video.frame import Frame, NoSuchGlance
 from picknet.video.pictures import UnreadablePicture
 from picknet.video.source import UnreadableVideo
 
@@ -58,6 +60,8 @@ def test_a_remote_video_has_the_frames_of_the_file(decoders: Decoders, clip: Pat
                 other.glance_as("motion")
         times = [frame.seconds for frame in near.sample_by_time(fps=2, only={1, 3})]
         assert [frame.seconds for frame in far.sample_by_time(fps=2, only={1, 3})] == times
+        times = [frame.seconds for frame in near.sample_sparsely(fps=2)]
+        assert [frame.seconds for frame in far.sample_sparsely(fps=2)] == times
 
 
 def test_a_frame_stays_in_the_child_only_as_long_as_it_is_used(decoders: Decoders, clip: Path) -> None:
@@ -83,6 +87,20 @@ def test_errors_name_the_video_and_not_its_path(decoders: Decoders, tmp_path: Pa
     assert str(tmp_path) not in str(raised.value)
     with pytest.raises(UnreadablePicture, match="JPEG, PNG and WebP"):
         decoders.picture(b"GIF89a", seconds=30)
+
+
+def test_an_error_after_some_frames_comes_after_these_frames() -> None:
+    def samples() -> Generator[Any, None, None]:
+        yield from (Frame.from_pixels(np.zeros((8, 8, 3), np.uint8), index=index, seconds=index) for index in range(6))
+        raise UnreadableVideo("clip: it breaks off")
+
+    child = _Child()
+    child._video, child._samples = SimpleNamespace(damage=None), samples()  # type: ignore[assignment]
+    answers = [child.answer("next", b"", released=[], count=4)[0] for _ in range(2)]
+    assert [len(answer["frames"]) for answer in answers] == [4, 2]
+    assert not answers[-1]["is_over"]
+    with pytest.raises(UnreadableVideo, match="it breaks off"):
+        child.answer("next", b"", released=[], count=4)
 
 
 @on_linux

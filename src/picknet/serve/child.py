@@ -134,13 +134,16 @@ class _Child:
         assert self._video is not None
         self._forget(released)
         frames: list[Frame] = []
+        is_over = False
         try:
-            frames.extend(itertools.islice(self._samples, count))
+            for frame in itertools.islice(self._samples, count):
+                frames.append(frame)
+            is_over = len(frames) < count
         except PicknetError as error:
             if not frames:
                 raise
             self._samples = _raising(error)
-        return self._told(frames, {"damage": self._video.damage})
+        return self._told(frames, {"damage": self._video.damage, "is_over": is_over})
 
     def _arrived(self, released: list[int], wait: float) -> tuple[Any, *tuple[Pixels, ...]]:
         self._forget(released)

@@ -189,16 +189,18 @@ class RemoteVideo(_Remote, Video):
     def sample_by_time(self, *, fps: float = 1.0, only: Collection[int] | None = None) -> Iterator[Frame]:
         return self._sampled("sample_by_time", fps=fps, only=None if only is None else sorted(only))
 
+    def sample_sparsely(self, *, fps: float = 1.0) -> Iterator[Frame]:
+        return self._sampled("sample_sparsely", fps=fps)
+
     def _sampled(self, method: str, **arguments: Any) -> Iterator[Frame]:
         self.asked("sample", method=method, arguments=arguments)
         while True:
             frames, about = self._frames("next", count=FRAMES_AT_ONCE)
             self._last_damage = about["damage"]
-            num_frames = len(frames)
             while frames:
                 self._on_frame(frames[0].seconds)
                 yield frames.pop(0)  # nothing here refers to it any more
-            if num_frames < FRAMES_AT_ONCE:
+            if about["is_over"]:
                 return
 
 
