@@ -72,6 +72,8 @@ def test_only_own_names_of_the_machine_are_answered_without_a_token(shipped: Run
         (["--host", "0.0.0.0"], "0.0.0.0: other machines can reach this address; pass --token"),
         (["--token", "short"], "the token has 5 characters: 16 or more are needed"),
         (["--root", "no/such"], "--root no/such: no such folder"),
+        (["--samples", "no/such"], "--samples no/such: no such folder"),
+        (["--allow-sources", "http://a"], "--allow-sources http://a: a host name such as media.example or media.exam"),
     ],
 )
 def test_what_would_not_be_safe_is_refused(
