@@ -172,7 +172,7 @@ def test_an_error_is_a_sentence(page: Any, tmp_path: Path) -> None:
     bad.write_text("not a video")
     page.set_input_files("#clip-file", bad)
     wait_for(page, "#error", r"^notes\.mp4: not a known video format$")
-    assert not page.is_visible("#clip-result")
+    page.wait_for_selector("#clip-shown", state="hidden")
 
 
 def test_the_page_asks_for_the_token(page: Any, clip: Path) -> None:

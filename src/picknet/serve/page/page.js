@@ -181,12 +181,17 @@ async function describe() {
   const mine = ++newest;
   const rate = 2 ** Number($("rate").value);
   const looking = new Looking();
+  $("clip-shown").hidden = false;
   progress("clip-progress", 0, "Sending");
+  const failed = (message) => {
+    fail(message);
+    $("clip-shown").hidden = $("clip-result").hidden; // nothing to show, unless it is the dial that failed
+  };
   const on = {
     glance: (data) => looking.glance(data),
     pick: (data) => looking.pick(data),
     caption: (data) => showCaption(data, looking),
-    error: (data) => fail(data.error.message),
+    error: (data) => failed(data.error.message),
   };
   try {
     fail("");
@@ -197,7 +202,7 @@ async function describe() {
       (name, data) => mine === newest && on[name]?.(data),
     );
   } catch (error) {
-    if (mine === newest) fail(error.message);
+    if (mine === newest) failed(error.message);
   } finally {
     if (mine === newest) progress("clip-progress", null);
   }
@@ -276,7 +281,6 @@ chooser("clip", (file) => {
   clip = file;
   $("clip-result").hidden = true;
   $("clip-unplayable").hidden = true;
-  $("clip-shown").hidden = false;
   $("sentence").textContent = "";
   for (const id of ["strip", "curve", "picks"]) $(id).replaceChildren();
   play($("clip-video"), file);
