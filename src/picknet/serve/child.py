@@ -50,7 +50,7 @@ def decode(connection: Connection, memory: int) -> None:
         connection.send_bytes(b"1")
         while True:
             question = json.loads(connection.recv_bytes())
-            attached = connection.recv_bytes()
+            attached = connection.recv_bytes() if question.pop("is_attached") else b""
             value: Any
             try:
                 value, *arrays = child.answer(attached=attached, **question)
@@ -87,6 +87,7 @@ class _Child:
     def __init__(self) -> None:
         self._video: Video | None = None
         self._glance: GlanceKind = "grey"
+        self._threads = 0
         self._samples: Generator[Frame, None, None] = _none()
         self._frames: dict[int, Frame] = {}
         self._num_frames = 0
@@ -97,7 +98,7 @@ class _Child:
             return None, _pixels_of(attached)
         if what == "open":
             self._video = Video(arguments["path"], glance=arguments["glance"], threads=arguments["threads"])
-            self._glance = arguments["glance"]
+            self._glance, self._threads = arguments["glance"], arguments["threads"]
             video = self._video
             return ({"seconds": video.seconds, "fps": video.fps, "width": video.width, "height": video.height},)
         if what == "close":
@@ -124,9 +125,8 @@ class _Child:
         if what == "sample":
             self._samples.close()
             samples = getattr(self._video, arguments["method"])(**arguments["arguments"])
-            # Frames are decoded while the parent looks at others.
-            self._samples = read_ahead(samples, count=MAX_WAITING)
-            return (None,)
+            # Frames are decoded while the parent looks at others, unless there is only one core for this video.
+            self._samples = samples if self._threads == 1 else read_ahead(samples, count=MAX_WAITING)
         return self._next(arguments["released"], arguments["count"])
 
     def _next(self, released: list[int], count: int) -> tuple[Any, *tuple[Pixels, ...]]:

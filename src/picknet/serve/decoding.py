@@ -193,15 +193,15 @@ class RemoteVideo(_Remote, Video):
         return self._sampled("sample_sparsely", fps=fps)
 
     def _sampled(self, method: str, **arguments: Any) -> Iterator[Frame]:
-        self.asked("sample", method=method, arguments=arguments)
+        frames, about = self._frames("sample", method=method, arguments=arguments, count=FRAMES_AT_ONCE)
         while True:
-            frames, about = self._frames("next", count=FRAMES_AT_ONCE)
             self._last_damage = about["damage"]
             while frames:
                 self._on_frame(frames[0].seconds)
                 yield frames.pop(0)  # nothing here refers to it any more
             if about["is_over"]:
                 return
+            frames, about = self._frames("next", count=FRAMES_AT_ONCE)
 
 
 class RemoteLive(_Remote):
@@ -368,8 +368,9 @@ class _Decoder:
 
     def send(self, question: dict[str, Any], attached: bytes) -> None:
         connection = self._opened()
-        connection.send_bytes(json.dumps(question).encode())
-        connection.send_bytes(attached)
+        connection.send_bytes(json.dumps({**question, "is_attached": bool(attached)}).encode())
+        if attached:
+            connection.send_bytes(attached)
 
     def has_answer(self, seconds: float) -> bool:
         return self._opened().poll(max(seconds, 0.0))
