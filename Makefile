@@ -37,6 +37,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/originals.py
 	$(BIN)/python benchmarks/many.py
 	$(BIN)/python benchmarks/batching.py
+	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/performance.py
 

@@ -57,8 +57,14 @@ and the lowest and the highest.
 HOUR = """
 An hour of 640×360 with a keyframe every ten seconds, against decoding all of it:
 """
+SERVING = """
+`picknet serve` with its defaults, against the command line and against itself. The soak sends captions, slow uploads,
+uploads that are broken off, hostile files, bodies of 2 GB and without an end, wrong tokens, and streams, jobs and
+events that are left alone; *growth* is from its second quarter to its last.
+"""
 Facts = dict[str, Any]
 STAGES = ("supervision", "reinforcement", "adaptation")
+SERVING_PARTS = ("throughput", "overhead", "half-load", "soak")
 
 
 def read(name: str) -> Facts | None:
@@ -255,6 +261,34 @@ def agreed(agreement: Facts) -> str:
     return "\n".join([markdown_table(cells), *explained])
 
 
+def serving(parts: dict[str, Facts]) -> str:
+    """The service under load."""
+    cells = [["What", "Bar", "Found"]]
+    if found := parts.get("throughput"):
+        against = found["throughput against caption --jobs"]
+        for kind, clock in (("", "wall"), (", CPU", "cpu")):
+            name = f"throughput at {found['clients']} clients against `caption --jobs`{kind}"
+            cells.append([name, "at least 0.9×", spread(against[clock], unit="×")])
+    if found := parts.get("overhead"):
+        row = ["a request with a tiny clip, above `captioner.caption`", "at most 10 ms"]
+        cells.append([*row, spread(found["overhead, ms"], ".1f", " ms")])
+    if found := parts.get("half-load"):
+        median, high = found["median, ms"], found["95th percentile, ms"]
+        shown = f"{found['95th percentile against median']:.2f}× ({median:.0f} ms, {high:.0f} ms)"
+        cells.append(["95th percentile at half load, against the median", "at most 2×", shown])
+    if found := parts.get("soak"):
+        name = f"{found['clients']} clients, {found['seconds']:g} s:"
+        growth, before = found["growth from the second quarter to the last"], found["mean of the second quarter"]
+        cells.append([f"{name} wrong captions, of {found['captions']}", "none", str(found["wrong captions"])])
+        strange = sum(found["answers that are not documented"].values())
+        cells.append([f"{name} answers that are not documented", "none", str(strange)])
+        for key in ("memory, MB", "open files", "processes"):
+            shown = f"{growth[key]:+.0f} of {before[key]:.0f}"
+            cells.append([f"{name} growth of {key}", "none", shown])
+        cells.append([f"{name} uploads that are left", "none", f"{found['after']['uploads']:.0f}"])
+    return markdown_table(cells)
+
+
 def draw(name: str, panel: Panel) -> str:
     chart = line_chart([panel])
     save(chart, DOCS / f"{name}.svg")
@@ -323,6 +357,10 @@ def main() -> None:
     for found in (read("many"), read("many-1000")):
         if found:
             parts += [source(found), "", files(found["rows"]), ""]
+    served = {part: found for part in SERVING_PARTS if (found := read(f"serving-{part}"))}
+    if served:
+        sources = [line for found in served.values() for line in (source(found), "")]
+        parts += ["## The service under load\n", *sources[:-1], SERVING, serving(served), ""]
     if learning:
         evaluation = learning["evaluation"]
         parts += ["## Evaluating and training\n", source(learning), ""]

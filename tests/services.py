@@ -1,7 +1,9 @@
 """A service in a thread of the tests: a real server on loopback, real decoders, and a captioner that needs no model."""
 
 import contextlib
+import http.client
 import importlib.util
+import json
 import math
 import signal
 import socket
@@ -9,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,20 @@ from picknet.serve.service import Limits, Service
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKEN = "correct-horse-battery"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+class StubPicker:
+    """Picks every frame."""
+
+    def __init__(self, rate: float = 1.0, on_glance: Any = lambda frame, probability: None) -> None:
+        self.rate = rate
+        self._on_glance = on_glance
+
+    def pick(self, frames: Any) -> Iterator[tuple[Any, Pick]]:
+        for frame in frames:
+            self._on_glance(frame, 0.25)
+            yield frame, Pick(frame.index, frame.seconds, 0.5, frame.number)
 
 
 class StubCaptioner:
@@ -35,19 +51,18 @@ class StubCaptioner:
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.gate.set()
-        self.num_waiting = 0
+        self.num_waiting = self.num_captions = 0
 
-    def picker_at(self, rate: float = 1.0, *, spread: bool = True) -> object:
-        return SimpleNamespace(rate=rate)
-
-    def counted_picker(self, k: int) -> object:
-        return object()
+    def picker_at(self, rate: float = 1.0, *, spread: bool = True, **options: Any) -> object:
+        return StubPicker(rate, **options)
 
     def caption(self, video: Any, *, picker: Any = None, candidates: int = 1, **_: Any) -> Caption:
-        frames = list(video.sample_evenly(count=round(4 * getattr(picker, "rate", 1))))
+        self.num_captions += 1
+        picker = picker or StubPicker()
+        count = round(4 * getattr(picker, "_picker", picker).rate)
+        frames, picks = zip(*picker.pick(video.sample_evenly(count=count)), strict=True)
         self._wait()
         text = " ".join(str(number_of(frame.pixels(64))) for frame in frames)
-        picks = tuple(Pick(frame.index, frame.seconds, 0.5, frame.number) for frame in frames)
         sentences = (Sentence(text, math.log(0.5)),) * candidates
         about = (len(frames), video.name, self.name, video.damage, math.log(0.5), 0.5, sentences, video.seconds)
         return Caption(text, picks, *about)
@@ -71,10 +86,13 @@ class StubCaptioner:
         return read()
 
     def stream(self, frames: Any, *, picker: object, min_confidence: float | None) -> Iterator[Update]:
+        frame = None
         for total, frame in enumerate(frames, start=1):
             pick = Pick(frame.index, frame.seconds)
             text = f"number {number_of(np.asarray(frame.pixels()))}"
             yield Update(frame.seconds, text, True, (pick,), total, total, video="frames", model=self.name)
+        if frame is not None:
+            frame.pixels()  # a picker may pick a frame when it has seen all of them
 
     def _wait(self) -> None:
         self.num_waiting += 1
@@ -106,9 +124,10 @@ def client_example() -> ModuleType:
 
 @contextlib.contextmanager
 def serving(
-    captioner: Any, limits: Limits, *, root: Path | None = None, token: str | None = TOKEN
+    captioner: Any, limits: Limits, *, token: str | None = TOKEN, **options: Any
 ) -> Iterator[Running]:
-    service = Service(captioner, limits, root=root)
+    """options: those of `Service`."""
+    service = Service(captioner, limits, **options)
     listening = socket.create_server(("127.0.0.1", 0))
     server = Server(service, host="127.0.0.1", token=token)
     thread = threading.Thread(target=server.run, args=([listening],))
@@ -129,3 +148,32 @@ def until(condition: Any, seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it took too long"
         time.sleep(0.01)
+
+
+# --- Asking ---
+
+
+def ask(
+    running: Running, method: str, path: str, body: bytes = b"", headers: dict[str, str] = BEARER
+) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+    connection.request(method, path, body or None, headers)
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, content
+
+
+def error_of(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
+    status, _, content = answer
+    return status, json.loads(content)["error"]["message"]
+
+
+def form(**fields: object) -> tuple[bytes, dict[str, str]]:
+    """A form without a file."""
+    parts = (f'--b\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n' for key, value in fields.items())
+    return ("".join(parts) + "--b--\r\n").encode(), {**BEARER, "Content-Type": "multipart/form-data; boundary=b"}
+
+
+def uploads(running: Running) -> list[Path]:
+    return list(running.service._folder.iterdir())

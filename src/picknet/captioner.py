@@ -21,7 +21,7 @@ from picknet.model.folder import BadModel, find_model
 from picknet.model.runtime import EncoderState, Runtime
 from picknet.model.sentences import Sentence
 from picknet.picking.budget import BudgetPicker
-from picknet.picking.learned import CountedPicker, PickNetPicker, RatePicker, learned_picker
+from picknet.picking.learned import CountedPicker, OnGlance, PickNetPicker, RatePicker, learned_picker
 from picknet.picking.picker import Picker, glance_kind, is_random, looks_ahead
 from picknet.results import Caption, Picked, Segment, Update
 from picknet.timeline import segments
@@ -66,16 +66,21 @@ class Captioner:
         """The model's own; for streams `picker_at(spread=False)`."""
         self.describer = Describer(runtime, model=name, style=style)
 
-    def picker_at(self, rate: float = 1.0, *, spread: bool = True) -> PickNetPicker | RatePicker:
+    def picker_at(
+        self, rate: float = 1.0, *, spread: bool = True, on_glance: OnGlance = lambda frame, probability: None
+    ) -> PickNetPicker | RatePicker:
         """The model's picker with its dial turned: at a rate of 2 it picks more frames, at 0.5 fewer.
 
         spread: for a clip that is described as a whole; False for a stream, in which a pick comes at once.
+        on_glance: called with every frame that it has looked at, and its probability of picking it.
         """
-        return learned_picker(self.runtime.policy, self.config.model, rate=rate, spread=spread)
+        return learned_picker(
+            self.runtime.policy, self.config.model, rate=rate, spread=spread, on_glance=on_glance
+        )
 
-    def counted_picker(self, k: int) -> CountedPicker:
+    def counted_picker(self, k: int, *, on_glance: OnGlance = lambda frame, probability: None) -> CountedPicker:
         """The model's picker for exactly k frames of a clip. It needs the whole clip, so it cannot follow a stream."""
-        return CountedPicker(self.picker, k)
+        return CountedPicker(self.picker_at(on_glance=on_glance), k)
 
     @property
     def confidence_note(self) -> str | None:

@@ -142,8 +142,10 @@ def test_each_actor_keeps_to_a_core_of_its_own() -> None:
         os.sched_setaffinity(0, allowed)
 
 
-def test_describe_clips_takes_what_ray_data_gives() -> None:
-    describe = DescribeClips(StubWork(), timeout=30)
+def test_describe_clips_takes_what_ray_data_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PICKNET_MAX_PIXELS", "")
+    describe = DescribeClips(StubWork(), timeout=30, max_pixels=6144)
+    assert os.environ["PICKNET_MAX_PIXELS"] == "6144"  # for the process that has the model
     named: dict[str, Any] = {"path": np.array(["a.mp4", "error.mp4"]), "bytes": np.array([b"1", b"2"], object)}
     rows = describe(named)
     assert rows.schema.equals(schema(Kind.captions), check_metadata=True)

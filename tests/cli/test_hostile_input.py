@@ -28,6 +28,18 @@ def test_the_limit_on_pixels_is_an_option(
     assert out
 
 
+def test_the_limit_on_pixels_holds_in_the_processes_of_a_batch(
+    picknet: Picknet, model_folder: Path, clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PICKNET_MAX_PIXELS", "")
+    code, _, _ = picknet(
+        "batch", clips / "cat.mp4", "--model", model_folder, "--max-pixels", 6143, "--out", tmp_path, "-f", "jsonl"
+    )
+    assert code == 1
+    row = json.loads(next(tmp_path.glob("*.jsonl")).read_text())
+    assert "its pictures have 96 × 64 = 6,144 pixels: at most 6,143 are decoded" in row["error"]
+
+
 def test_a_playlist_among_videos_is_one_line(picknet: Picknet, model_folder: Path, clips: Path, tmp_path: Path) -> None:
     playlist = tmp_path / "list.mp4"
     playlist.write_text(f"ffconcat version 1.0\nfile {clips / 'cat.mp4'}\n")

@@ -216,6 +216,22 @@ def test_the_probability_is_the_policys_at_any_rate():
     assert (pick.index, pick.probability) == (0, pytest.approx(1 - 2**-0.4, abs=1e-6))
 
 
+@pytest.mark.parametrize("picker", ["rate", "difference"])
+def test_every_glance_is_told_with_its_probability_and_before_the_pick(picker):
+    def policy(inputs):
+        shape = (1, 2) if picker == "difference" else (1,)
+        return {**Stub()(inputs | {"state": 0}), "logits": np.zeros(shape, np.float32)}
+
+    told = []
+    found = learned_picker(
+        policy, ModelConfig(picker=picker), rate=4, on_glance=lambda frame, p: told.append((frame.index, p))
+    )
+    for _, pick in found.pick(frames_of([100] * 9)):
+        assert told[-1] == (pick.index, pick.probability)
+    assert [index for index, _ in told] == list(range(9))
+    assert {p for _, p in told[1:]} == {0.5}
+
+
 def test_a_certain_frame_does_not_overflow():
     def policy(inputs):
         return Stub()(inputs) | {"logits": np.array([1e4], np.float32)}

@@ -13,42 +13,26 @@ from typing import Any
 import numpy as np
 import pytest
 import srt
-from clips import number_of, picture
+from clips import number_of, picture, write_clip
 from PIL import Image
-from services import TOKEN, Running, StubCaptioner, client_example, serving, until
+from services import (
+    BEARER,
+    TOKEN,
+    Running,
+    StubCaptioner,
+    ask,
+    client_example,
+    error_of,
+    form,
+    serving,
+    until,
+    uploads,
+)
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from picknet.serve.app import create_app
-from picknet.serve.service import Limits
-
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
-
-
-def ask(
-    running: Running, method: str, path: str, body: bytes = b"", headers: dict[str, str] = BEARER
-) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
-    connection.request(method, path, body or None, headers)
-    answer = connection.getresponse()
-    content = answer.read()
-    connection.close()
-    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, content
-
-
-def error_of(answer: tuple[int, dict[str, str], bytes]) -> tuple[int, str]:
-    status, _, content = answer
-    return status, json.loads(content)["error"]["message"]
-
-
-def form(**fields: object) -> tuple[bytes, dict[str, str]]:
-    """A form without a file."""
-    parts = (f'--b\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n' for key, value in fields.items())
-    return ("".join(parts) + "--b--\r\n").encode(), {**BEARER, "Content-Type": "multipart/form-data; boundary=b"}
-
-
-def uploads(running: Running) -> list[Path]:
-    return list(running.service._folder.iterdir())
+from picknet.serve.service import SAMPLES, Limits
 
 
 def metrics(running: Running) -> str:
@@ -106,11 +90,76 @@ def test_what_is_no_video_is_told_by_its_name_without_the_path(running: Running,
         ({"path": "clip.mp4", "candidates": 0}, "candidates: Input should be greater than or equal to 1"),
         ({"path": "clip.mp4", "rate": 1, "k": 3}, "rate is 1 and k is 3: one of them is possible"),
         ({"path": "clip.mp4", "beam": 99}, "beam: Input should be less than or equal to 50"),
-        ({}, "a form with either a file (the video) or a path (under the service's root folder) is needed"),
+        (
+            {},
+            "a form with one of these is needed: a file (the video), a path (under the service's root folder), a "
+            "source (its address)",
+        ),
+        (
+            {"source": "http://media.example/a.mp4"},
+            "source: this service fetches no addresses; send the video, or start it with --allow-sources HOST",
+        ),
     ],
 )
 def test_a_bad_setting_is_told(running: Running, fields: dict[str, Any], message: str) -> None:
     assert error_of(ask(running, "POST", "/v1/captions", *form(**fields))) == (400, message)
+
+
+# --- Events -----------------------------------------------------------------------------------------------------------
+
+
+def events_of(content: bytes) -> list[tuple[str, Any]]:
+    lines = (event.split("\n") for event in content.decode().split("\n\n") if event)
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in lines]
+
+
+def test_events_tell_what_is_looked_at_and_picked_and_end_with_the_caption(running: Running, clip: Path) -> None:
+    status, headers, content = ask(running, "POST", "/v1/captions/events", *form(path="clip.mp4", candidates=2))
+    assert (status, headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+    events = events_of(content)
+    assert [name for name, _ in events] == ["glance", "pick"] * 4 + ["caption"]
+    glance, pick = events[0][1], events[1][1]
+    assert (glance["index"], glance["probability"], pick["frame_number"]) == (0, 0.25, 7)
+    assert Image.open(io.BytesIO(base64.b64decode(glance["data"]))).size == (56, 56)
+    assert number_of(np.asarray(Image.open(io.BytesIO(base64.b64decode(pick["data"]))))) == 7
+    assert events[-1][1] == running.client().caption(clip, candidates=2)
+
+
+def test_what_goes_wrong_after_the_upload_is_an_event(running: Running, tmp_path: Path) -> None:
+    status, _, content = ask(running, "POST", "/v1/captions/events", *form(path="clip.mp4", rate=1, k=3))
+    assert (status, *events_of(content)) == (
+        200,
+        ("error", {"error": {"code": "bad_request", "message": "rate is 1 and k is 3: one of them is possible"}}),
+    )
+    assert ask(running, "POST", "/v1/captions/events", *form(path="none.mp4"))[0] == 404
+
+
+def test_work_for_a_client_that_has_gone_is_ended(running: Running, clip: Path) -> None:
+    running.captioner.gate.clear()
+    num_before = running.captioner.num_captions
+    body, headers = form(path="clip.mp4")
+    connections = [http.client.HTTPConnection("127.0.0.1", running.port, timeout=30) for _ in range(2)]
+    try:
+        for connection in connections:  # the second one waits for the first one's thread
+            connection.request("POST", "/v1/captions/events", body, headers)
+        until(lambda: "picknet_open_requests 2.0" in metrics(running))
+        until(lambda: running.captioner.num_waiting == 1)
+        for connection in connections:
+            connection.close()
+        until(lambda: "picknet_open_requests 0.0" in metrics(running))
+    finally:
+        running.captioner.gate.set()
+    assert running.client().caption(clip)["caption"] == "7 22 37 52"
+    assert running.captioner.num_captions == num_before + 2  # that of the first one, and this one
+
+
+def test_the_samples_are_those_of_the_folder_and_no_others(running: Running, clip: Path) -> None:
+    assert json.loads(ask(running, "GET", "/v1/samples")[2]) == ["clip.mp4"]
+    status, headers, content = ask(running, "GET", "/v1/samples/clip.mp4")
+    assert (status, headers["content-type"], content) == (200, "video/mp4", clip.read_bytes())
+    assert [path.stat().st_size < 300_000 for path in SAMPLES.glob("*.mp4")] == [True]  # a wheel carries it
+    for name in ("link.mp4", "..%2Fclip.mp4", "none.mp4"):
+        assert ask(running, "GET", f"/v1/samples/{name}")[0] == 404
 
 
 # --- Frames -----------------------------------------------------------------------------------------------------------
@@ -275,14 +324,11 @@ def test_an_upload_that_stalls_is_given_up(running: Running, monkeypatch: pytest
     assert error_of((answer.status, {}, answer.read())) == (408, "no byte of the upload arrived for 0.2 s")
 
 
-def test_a_video_that_is_too_long_or_too_large_is_told(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_video_that_is_too_long_is_told(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running.service, "limits", dataclasses.replace(running.service.limits, duration=1.0))
     answer = ask(running, "POST", "/v1/captions", *form(path="clip.mp4"))
     assert error_of(answer) == (422, "clip.mp4: lasts 2 s; at most 1 s are possible")
     monkeypatch.undo()
-    monkeypatch.setattr("picknet.serve.service.MAX_PICTURE_PIXELS", 1000)
-    answer = ask(running, "POST", "/v1/frames", *form(path="clip.mp4"))
-    assert error_of(answer) == (422, "clip.mp4: 96 × 64 pixels a frame; at most 0.001 million are possible")
 
 
 def test_a_service_that_stops_tells_its_jobs_and_streams_and_takes_no_more(films: Path) -> None:
@@ -405,6 +451,41 @@ def test_a_browser_sends_the_token_as_a_protocol(running: Running) -> None:
 
 def test_what_is_no_picture_ends_the_stream_with_a_reason(running: Running) -> None:
     with connect(stream_address(running), additional_headers=BEARER) as stream:
+        stream.send(jpeg(3))
+        stream.recv(timeout=20)
         stream.send(b"not a picture")
         message = json.loads(stream.recv(timeout=20))["error"]["message"]
     assert message == "picture: cannot be read; JPEG, PNG and WebP are possible"
+
+
+@pytest.mark.parametrize("name", ["clip.webm", "clip.ts", "clip.mp4"])
+def test_the_bytes_of_a_video_are_described_as_they_come(running: Running, tmp_path: Path, name: str) -> None:
+    codec = "libvpx" if name == "clip.webm" else "libx264"
+    content = write_clip(tmp_path / name, codec=codec).read_bytes()
+    num_live = len(content) * 3 // 4
+    captions = []
+    with connect(stream_address(running), additional_headers=BEARER) as stream:
+        for start in range(0, num_live, 1000):
+            stream.send(content[start : min(start + 1000, num_live)])
+        if name == "clip.ts":  # the index of the MP4 is at its end, and a WebM this short is analysed as a whole
+            captions.append(json.loads(stream.recv(timeout=20))["caption"])
+        stream.send(content[num_live:])
+        stream.send("end")
+        with pytest.raises(ConnectionClosed) as closed:
+            while True:
+                captions.append(json.loads(stream.recv(timeout=20))["caption"])
+    assert captions == [f"number {n}" for n in (0, 13, 25, 38, 50)]
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1000
+
+
+def test_bytes_that_are_no_video_end_the_stream_with_a_reason(running: Running) -> None:
+    with connect(stream_address(running), additional_headers=BEARER) as stream:
+        stream.send(b"not a video" * 1000)
+        stream.send("end")
+        message = json.loads(stream.recv(timeout=20))["error"]["message"]
+        with pytest.raises(ConnectionClosed) as closed:
+            stream.recv(timeout=20)
+    assert message == "stream: nothing came, or what it sends is not a known video format"
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1007

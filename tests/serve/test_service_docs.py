@@ -1,6 +1,7 @@
 """The command lines of docs/service.md work as shown, and so does the command itself."""
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -71,6 +72,8 @@ def test_only_own_names_of_the_machine_are_answered_without_a_token(shipped: Run
         (["--host", "0.0.0.0"], "0.0.0.0: other machines can reach this address; pass --token"),
         (["--token", "short"], "the token has 5 characters: 16 or more are needed"),
         (["--root", "no/such"], "--root no/such: no such folder"),
+        (["--samples", "no/such"], "--samples no/such: no such folder"),
+        (["--allow-sources", "http://a"], "--allow-sources http://a: a host name such as media.example or media.exam"),
     ],
 )
 def test_what_would_not_be_safe_is_refused(
@@ -95,7 +98,8 @@ def test_a_port_that_is_taken_is_told_and_leaves_nothing(
 
 @on_linux
 def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    process = subprocess_of("serve", "--port", "0", "--workers", "1", env={"TMPDIR": str(tmp_path), "PATH": ""})
+    environment = {"TMPDIR": str(tmp_path), "PATH": "", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    process = subprocess_of("serve", "--port", "0", "--workers", "1", env=environment)
     try:
         assert process.stderr is not None
         address = process.stderr.readline().split()[-1]

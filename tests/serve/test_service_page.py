@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clips import write_clip
 from services import TOKEN, Running, until
 from websockets.sync.client import connect
 
@@ -71,23 +72,36 @@ def test_a_clip_gets_its_sentence_and_a_click_on_a_pick_jumps_there(page: Any, c
     wait_for(page, "#sentence", "^7 22 37 52$")
     assert page.inner_text("#sure") == "50 % confident, from 4 of 4 frames"
     assert page.locator("#picks button").all_inner_texts() == ["at 0.3 s", "at 0.9 s", "at 1.5 s", "at 2.1 s"]
-    assert page.locator("#strip canvas.picked").count() == 4
+    assert page.locator("#strip i").count() == page.locator("#strip i.picked").count() == 4
+    assert page.locator("#curve rect").count() == 4
+    assert page.get_attribute("#curve polyline", "points") == "0.5,7.5 1.5,7.5 2.5,7.5 3.5,7.5"  # p = 0.25
     assert page.locator("#others li").count() == 3
     page.click("#picks li:nth-child(3) button")
     assert page.evaluate("document.getElementById('clip-video').currentTime") == pytest.approx(1.48, abs=0.01)
 
 
-BLUE = """() => [...document.querySelectorAll("#picks canvas")].map((canvas) => {
-  const [red, , blue] = canvas.getContext("2d").getImageData(250, canvas.height - 20, 1, 1).data;
+BLUE = """() => [...document.querySelectorAll("#picks img, #strip .picked img")].map((picture) => {
+  const canvas = Object.assign(document.createElement("canvas"), { width: 96, height: 64 });
+  canvas.getContext("2d").drawImage(picture, 0, 0, 96, 64);
+  const [red, , blue] = canvas.getContext("2d").getImageData(84, 57, 1, 1).data;
   return blue > 2 * red;
 })"""
 """Whether the lower right of each pick is blue, as in every frame of the clip."""
 
 
-def test_the_picked_frames_are_drawn_from_the_file(page: Any, clip: Path) -> None:
-    page.set_input_files("#clip-file", clip)
+def test_picks_are_shown_of_a_file_that_the_browser_cannot_play(page: Any, tmp_path: Path) -> None:
+    page.set_input_files("#clip-file", write_clip(tmp_path / "clip.avi", codec="mpeg4"))
     wait_for(page, "#sentence", "^7 22 37 52$")
-    until(lambda: page.evaluate(BLUE) == [True] * 4)
+    until(lambda: page.evaluate(BLUE) == [True] * 8)
+    page.wait_for_selector("#clip-unplayable:visible")
+    page.click("#picks li:nth-child(3) button")
+    assert not page.is_visible("#clip-video")
+
+
+def test_a_sample_is_described_like_a_file(page: Any) -> None:
+    page.click("#clip .samples button")
+    wait_for(page, "#sentence", "^7 22 37 52$")
+    assert page.inner_text("#clip .drop strong") == "clip.mp4 – choose another"
 
 
 def test_the_dial_picks_again(page: Any, clip: Path) -> None:
@@ -127,12 +141,38 @@ def test_the_camera_is_described_and_a_lost_connection_is_tried_again(page: Any,
     assert page.inner_text("#camera-button") == "Start the camera"
 
 
+RECORDING = """async (token) => {
+  const address = location.origin.replace("http", "ws") + "/v1/stream?fps=10";
+  const socket = new WebSocket(address, [`picknet.token.${token}`]);
+  const updates = [];
+  socket.onmessage = (message) => updates.push(JSON.parse(message.data));
+  await new Promise((resolve) => (socket.onopen = resolve));
+  const camera = await navigator.mediaDevices.getUserMedia({ video: true });
+  const recorder = new MediaRecorder(camera, { mimeType: "video/webm;codecs=vp8" });
+  recorder.ondataavailable = async (event) => socket.send(await event.data.arrayBuffer());
+  recorder.start(100);
+  await new Promise((resolve) => setTimeout(resolve, 1500));
+  const closed = new Promise((resolve) => (socket.onclose = (event) => resolve(event.code)));
+  recorder.onstop = () => setTimeout(() => socket.send("end"), 100);
+  recorder.stop();
+  for (const track of camera.getTracks()) track.stop();
+  return [await closed, updates.map((update) => update.seconds)];
+}"""
+
+
+def test_what_a_browser_records_is_described(page: Any) -> None:
+    code, seconds = page.evaluate(RECORDING, TOKEN)
+    assert code == 1000
+    assert seconds[0] == 0  # how many follow depends on the machine
+    assert seconds == sorted(seconds)
+
+
 def test_an_error_is_a_sentence(page: Any, tmp_path: Path) -> None:
     bad = tmp_path / "notes.mp4"
     bad.write_text("not a video")
     page.set_input_files("#clip-file", bad)
     wait_for(page, "#error", r"^notes\.mp4: not a known video format$")
-    assert not page.is_visible("#clip-result")
+    page.wait_for_selector("#clip-shown", state="hidden")
 
 
 def test_the_page_asks_for_the_token(page: Any, clip: Path) -> None:

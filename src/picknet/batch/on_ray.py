@@ -20,6 +20,7 @@ from picknet.batch.sources import Clip
 from picknet.batch.table import Row
 from picknet.batch.work import CLIP_COLUMN, DescribeClips
 from picknet.errors import PicknetError
+from picknet.video.access import max_pixels
 
 MIN_RAY = (2, 50)
 MAX_BLOCK_CLIPS = 128
@@ -59,7 +60,11 @@ def on_ray(
         described = ray.data.from_arrow_refs(round_blocks).map_batches(
             DescribeClips,
             fn_constructor_args=(work,),
-            fn_constructor_kwargs={"timeout": timeout, "own_cores": max(round(cores_per_actor), 1)},
+            fn_constructor_kwargs={
+                "timeout": timeout,
+                "own_cores": max(round(cores_per_actor), 1),
+                "max_pixels": max_pixels(),
+            },
             batch_size=None,
             batch_format="pyarrow",
             compute=ray.data.ActorPoolStrategy(min_size=1, max_size=jobs),

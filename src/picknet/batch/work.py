@@ -141,11 +141,22 @@ class DescribeClips:
 
     own_cores: keep to so many cores that no other actor of this machine keeps to; 0 for all. Ray counts cores and does
     not assign them: without this, FFmpeg and OpenVINO start threads for all cores in every actor.
+
+    max_pixels: the most pixels of a picture; None for the actor's own limit, since it may be on another machine.
     """
 
     def __init__(
-        self, work: Callable[[Clip], list[Row]] | None = None, *, timeout: float | None = None, own_cores: int = 0
+        self,
+        work: Callable[[Clip], list[Row]] | None = None,
+        *,
+        timeout: float | None = None,
+        own_cores: int = 0,
+        max_pixels: int | None = None,
     ) -> None:
+        if max_pixels is not None:
+            from picknet.video.access import MAX_PIXELS_VARIABLE  # imports PyAV
+
+            os.environ[MAX_PIXELS_VARIABLE] = str(max_pixels)  # its worker inherits it
         self._work = work or Work()
         self._cores = _take_cores(own_cores)
         self._worker = Worker(self._work, timeout=timeout)  # it inherits the cores

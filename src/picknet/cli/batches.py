@@ -16,6 +16,7 @@ from picknet.cli.arguments import (
     PICKING,
     BadUsage,
     Beam,
+    MaxPixels,
     MinConfidence,
     Model,
     PickerName,
@@ -145,6 +146,7 @@ def batch(
             rich_help_panel=WORKERS,
         ),
     ] = None,
+    max_pixels: MaxPixels = None,
 ) -> None:  # fmt: skip
     """Describe any number of clips: a table of captions, timelines or frames.
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from picknet.cli.arguments import BadUsage, Model, Quiet, Style, needing
+from picknet.cli.arguments import BadUsage, MaxPixels, Model, Quiet, Style, needing
 from picknet.cli.terminal import note
 
 ACCESS, LIMITS = "Access", "Limits"
@@ -39,6 +39,20 @@ def serve(
             rich_help_panel=ACCESS,
         ),
     ] = None,
+    allow_sources: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST[,HOST]", help="Clients may name http(s) addresses at these hosts, instead of sending files.",
+            show_default="none", rich_help_panel=ACCESS,
+        ),
+    ] = "",
+    samples: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The page offers the videos in this folder to try.", show_default="one of its own",
+            rich_help_panel=ACCESS,
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -69,6 +83,7 @@ def serve(
             rich_help_panel=LIMITS,
         ),
     ] = 2000,
+    max_pixels: MaxPixels = None,
     quiet: Quiet = False,
     model: Model = None,
     style: Style = None,
@@ -83,13 +98,14 @@ def serve(
     """
     with needing("serve", sentence="the service needs {}, which is not installed;"):
         from picknet.serve.server import check_address, run
-        from picknet.serve.service import Limits, Service
+        from picknet.serve.service import SAMPLES, Limits, Service
 
     from picknet.captioner import load
 
     check_address(host, token=token, insecure=insecure)
-    if root and not root.is_dir():
-        raise BadUsage(f"--root {root}: no such folder")
+    for name, folder in (("root", root), ("samples", samples)):
+        if folder and not folder.is_dir():
+            raise BadUsage(f"--{name} {folder}: no such folder")
     limits = Limits(
         workers=workers or 0,
         queue=queue,
@@ -99,5 +115,11 @@ def serve(
         job_timeout=job_timeout,
         memory=memory * MB,
     )
-    service = Service(load(model, style=style), limits, root=root)
+    service = Service(
+        load(model, style=style),
+        limits,
+        root=root,
+        allow_sources=allow_sources.split(","),
+        samples=samples or SAMPLES,
+    )
     run(service, host=host, port=port, token=token, ready=lambda address: note(f"serving at {address}"))

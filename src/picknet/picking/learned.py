@@ -19,6 +19,9 @@ Array = NDArray[Any]
 Policy = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 """A policy graph: named inputs -> named outputs, each (n, …) for n frames."""
 
+OnGlance = Callable[[Frame, float | None], object]
+"""Called with every frame that a picker has looked at, and its probability of picking it, as in `Pick`."""
+
 OUTLINE_SIZE = 14 * 14
 """What is where in a glance, without its mean and contrast."""
 CODE_SIZE = 64
@@ -69,6 +72,7 @@ class PickNetPicker:
         max_gap: int | None = None,
         rate: float = 1.0,
         glance: GlanceKind = "grey",
+        on_glance: OnGlance = lambda frame, probability: None,
     ) -> None:
         """max_gap: pick at least every `max_gap`-th frame, whatever the policy says. rate: divides the threshold.
         glance: what the policy sees."""
@@ -79,6 +83,7 @@ class PickNetPicker:
         self._policy = policy
         self._threshold = threshold / checked_rate(rate)
         self._max_gap = math.inf if max_gap is None else max_gap
+        self._on_glance = on_glance
         self.glance = glance
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
@@ -99,6 +104,7 @@ class PickNetPicker:
                 is_pick = probability > self._threshold or gap >= self._max_gap
             if is_pick:
                 template, gap = glance, 0
+            self._on_glance(frame, probability)
             yield frame, probability, is_pick
 
 
@@ -124,7 +130,13 @@ class RatePicker:
     """
 
     def __init__(
-        self, policy: Policy, *, rate: float = 1.0, spread: bool = False, glance: GlanceKind = "grey"
+        self,
+        policy: Policy,
+        *,
+        rate: float = 1.0,
+        spread: bool = False,
+        glance: GlanceKind = "grey",
+        on_glance: OnGlance = lambda frame, probability: None,
     ) -> None:
         """rate: multiplies the charge of every frame, and at once divides the least wait: 2 picks more, 0.5 fewer.
 
@@ -136,6 +148,7 @@ class RatePicker:
         self._policy = policy
         self._rate = checked_rate(rate)
         self.spread = spread
+        self._on_glance = on_glance
         self.glance = glance
 
     def pick(self, frames: Iterable[Frame]) -> Iterator[tuple[Frame, Pick]]:
@@ -173,6 +186,7 @@ class RatePicker:
             if is_pick:
                 charge, passed_over = min(charge - 1, FIRST_CHARGE), 0
                 memory.pick(embedding)
+            self._on_glance(frame, probability)
             yield Watched(frame, probability, added, is_pick)
 
 
@@ -296,14 +310,24 @@ def _pushed(rows: Array, row: Array) -> Array:
 
 
 def learned_picker(
-    policy: Policy, model: ModelConfig, *, rate: float = 1.0, spread: bool = True
+    policy: Policy,
+    model: ModelConfig,
+    *,
+    rate: float = 1.0,
+    spread: bool = True,
+    on_glance: OnGlance = lambda frame, probability: None,
 ) -> PickNetPicker | RatePicker:
     """The picker a model was trained with. rate: the dial, from many picks (above 1) to few (below). spread: see
     `RatePicker`."""
     if model.picker == "rate":
-        return RatePicker(policy, rate=rate, spread=spread, glance=model.glance)
+        return RatePicker(policy, rate=rate, spread=spread, glance=model.glance, on_glance=on_glance)
     return PickNetPicker(
-        policy, threshold=model.pick_threshold, max_gap=model.max_gap or None, rate=rate, glance=model.glance
+        policy,
+        threshold=model.pick_threshold,
+        max_gap=model.max_gap or None,
+        rate=rate,
+        glance=model.glance,
+        on_glance=on_glance,
     )
 
 

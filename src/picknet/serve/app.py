@@ -4,27 +4,27 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, File, Form, Query, Request, Response, UploadFile, WebSocket
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
 from picknet import timeline
 from picknet.captioner import MAX_CANDIDATES
-from picknet.config import BadConfig
-from picknet.errors import BadSetting, PicknetError
+from picknet.errors import PicknetError
 from picknet.picking.budget import MAX_BUDGET
-from picknet.picking.picker import BadPicker
 from picknet.results import Segment
+from picknet.serve.events import told
 from picknet.serve.examples import CAPTION, FRAMES, JOB, TIMELINE
-from picknet.serve.guard import Refused, error_body
-from picknet.serve.jobs import Busy, Job, State
-from picknet.serve.service import MAX_SIDE, Clip, NoSuchFile, Service
+from picknet.serve.guard import Refused, error_body, status_of
+from picknet.serve.jobs import Job, State
+from picknet.serve.service import MAX_SIDE, Clip, Service
 from picknet.serve.streaming import follow
 from picknet.serve.web import add_page
 
@@ -44,13 +44,43 @@ TIMELINE_FORMATS = {
 }
 """Format -> media type."""
 
-Upload = Annotated[UploadFile | None, File(description="The video, unless `path` names one.")]
-RootPath = Annotated[str | None, Form(description="Path of a video under the service's --root, unless it is sent.")]
+
+@dataclass(frozen=True)
+class SentVideo:
+    """The fields of a form that say which video is meant. One of them is needed."""
+
+    file: Annotated[UploadFile | None, File(description="The video.")] = None
+    path: Annotated[str | None, Form(description="Or its path under the service's --root.")] = None
+    source: Annotated[
+        str | None,
+        Form(max_length=4096, description="Or its http(s) address, at a host that --allow-sources lists."),
+    ] = None
+
+
+Sent = Annotated[SentVideo, Depends()]
 Rate = Annotated[float | None, Form(gt=0, le=100, description="The dial: 2 picks more frames, 0.5 fewer.")]
 Beam = Annotated[int | None, Form(ge=1, le=MAX_BEAM, description="Beam width; 1 is greedy.")]
 MinConfidence = Annotated[
     float | None, Form(ge=0, le=1, description="Leave out a caption with a lower confidence; `not_sure` says why.")
 ]
+
+
+@dataclass(frozen=True)
+class CaptionSettings:
+    """The other fields of a form that asks for a caption."""
+
+    candidates: Annotated[int, Form(ge=1, le=MAX_CANDIDATES, description="Number of sentences.")] = 1
+    min_confidence: MinConfidence = None
+    rate: Rate = None
+    k: Annotated[int | None, Form(ge=1, le=MAX_SAMPLES, description="Exactly this many picks.")] = None
+    frames: Annotated[int | None, Form(ge=1, le=MAX_SAMPLES, description="Frames to sample.")] = None
+    beam: Beam = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of `Service.caption`."""
+        return {("num_frames" if name == "frames" else name): value for name, value in asdict(self).items()}
+
+
 TimelineFormat = Annotated[str, Form(pattern=f"^({'|'.join(TIMELINE_FORMATS)})$")]
 
 
@@ -76,6 +106,7 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(PicknetError, _picknet_error)
     app.add_exception_handler(Exception, _internal_error)
     _add_videos(app, service)
+    _add_samples(app, service)
     _add_jobs(app, service)
     _add_health(app, service)
     add_page(app)
@@ -97,27 +128,23 @@ def create_app(service: Service) -> FastAPI:
 
 def _add_videos(app: FastAPI, service: Service) -> None:
     @app.post("/v1/captions", responses={200: _example("The caption, as `picknet caption --format json`.", CAPTION)})
-    async def captions(
-        file: Upload = None,
-        path: RootPath = None,
-        candidates: Annotated[int, Form(ge=1, le=MAX_CANDIDATES, description="Number of sentences.")] = 1,
-        min_confidence: MinConfidence = None,
-        rate: Rate = None,
-        k: Annotated[int | None, Form(ge=1, le=MAX_SAMPLES, description="Exactly this many picks.")] = None,
-        frames: Annotated[int | None, Form(ge=1, le=MAX_SAMPLES, description="Frames to sample.")] = None,
-        beam: Beam = None,
-    ) -> JSONResponse:
+    async def captions(sent: Sent, settings: Annotated[CaptionSettings, Depends()]) -> JSONResponse:
         """One sentence about a video."""
-        settings: dict[str, Any] = {
-            "candidates": candidates, "min_confidence": min_confidence, "rate": rate, "k": k, "num_frames": frames,
-            "beam": beam,
-        }  # fmt: skip
-        return JSONResponse(await _worked(service, "captions", file, path, partial(service.caption, **settings)))
+        work = partial(service.caption, **settings.arguments())
+        return JSONResponse(await _worked(service, "captions", sent, work))
+
+    @app.post("/v1/captions/events", responses={200: {"content": {EventSourceResponse.media_type: {}}}})
+    async def caption_events(sent: Sent, settings: Annotated[CaptionSettings, Depends()]) -> Response:
+        """The same as server-sent events: `glance` with each frame that is looked at, `pick` with each that is picked,
+        both with a picture, and at last `caption`, or `error`.
+        """
+        clip = await _clip(service, sent)
+        events = told(service, clip, settings.arguments())
+        return StreamingResponse(events, media_type=EventSourceResponse.media_type)
 
     @app.post("/v1/frames", responses={200: _example("The frames, as `picknet pick --budget`.", FRAMES)})
     async def frames(
-        file: Upload = None,
-        path: RootPath = None,
+        sent: Sent,
         budget: Annotated[int, Form(ge=1, le=MAX_BUDGET, description="At most this many frames.")] = 8,
         exact: Annotated[bool, Form(description="Exactly as many, even if little happens.")] = False,
         format: Annotated[
@@ -137,7 +164,7 @@ def _add_videos(app: FastAPI, service: Service) -> None:
         settings: dict[str, Any] = {
             "budget": budget, "exact": exact, "format": format, "image_format": image_format, "max_side": max_side
         }  # fmt: skip
-        return JSONResponse(await _worked(service, "frames", file, path, partial(service.frames, **settings)))
+        return JSONResponse(await _worked(service, "frames", sent, partial(service.frames, **settings)))
 
     @app.post(
         "/v1/timelines",
@@ -147,8 +174,7 @@ def _add_videos(app: FastAPI, service: Service) -> None:
         },
     )
     async def timelines(
-        file: Upload = None,
-        path: RootPath = None,
+        sent: Sent,
         format: TimelineFormat = "json",
         fps: Annotated[float, Form(gt=0, le=30, description="Frames to glance at per second.")] = 2.0,
         rate: Rate = None,
@@ -157,7 +183,7 @@ def _add_videos(app: FastAPI, service: Service) -> None:
         wait: Annotated[float, Form(ge=0, le=60, description="Seconds after which the answer is a job.")] = 20.0,
     ) -> Response:
         """A sentence for each scene of a film."""
-        clip = await _clip(service, file, path)
+        clip = await _clip(service, sent)
         try:
             job = service.timeline(clip, fps=fps, rate=rate, beam=beam, min_confidence=min_confidence)
         except BaseException:
@@ -171,19 +197,23 @@ def _add_videos(app: FastAPI, service: Service) -> None:
         return JSONResponse(job.to_dict(), 202, {"location": f"/v1/jobs/{job.id}"})
 
 
-async def _clip(service: Service, file: UploadFile | None, path: str | None) -> Clip:
-    if file is not None and path is None:
-        return await asyncio.to_thread(service.stored, file.file, file.filename)
-    if file is None and path is not None:
-        return await asyncio.to_thread(service.under_root, path)
-    raise Refused(400, "a form with either a file (the video) or a path (under the service's root folder) is needed")
+async def _clip(service: Service, sent: SentVideo) -> Clip:
+    if [sent.file, sent.path, sent.source].count(None) != 2:
+        raise Refused(
+            400, "a form with one of these is needed: a file (the video), a path (under the service's root folder), a "
+            "source (its address)"
+        )  # fmt: skip
+    if sent.file is not None:
+        return await asyncio.to_thread(service.stored, sent.file.file, sent.file.filename)
+    if sent.source is not None:
+        return await asyncio.get_running_loop().run_in_executor(service.fetch_pool, service.fetched, sent.source)
+    assert sent.path is not None
+    return await asyncio.to_thread(service.under_root, sent.path)
 
 
-async def _worked(
-    service: Service, what: str, file: UploadFile | None, path: str | None, work: Callable[[Clip], Result]
-) -> Result:
+async def _worked(service: Service, what: str, sent: SentVideo, work: Callable[[Clip], Result]) -> Result:
     """What the work makes of the video, done in turn by the service's threads."""
-    clip = await _clip(service, file, path)
+    clip = await _clip(service, sent)
     start = time.monotonic()
 
     def timed() -> Result:
@@ -194,6 +224,20 @@ async def _worked(
         return await asyncio.get_running_loop().run_in_executor(service.pool, timed)
     finally:
         clip.delete()
+
+
+def _add_samples(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/samples", responses={200: _example("Their names.", ["cockatoo.mp4"])})
+    async def samples() -> list[str]:
+        """The videos that the page offers to try."""
+        return list(service.samples)
+
+    @app.get("/v1/samples/{name}", response_class=FileResponse)
+    async def sample(name: str) -> FileResponse:
+        """One of them."""
+        if name not in service.samples:
+            raise Refused(404, "no such sample: /v1/samples lists them")
+        return FileResponse(service.samples[name], headers={"cache-control": "private, max-age=3600"})
 
 
 # --- Jobs ---
@@ -327,12 +371,9 @@ async def _bad_request(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _picknet_error(_: Request, error: Exception) -> JSONResponse:
-    if isinstance(error, Busy):
-        refused = Refused(429, str(error))
-        return _error(429, refused.detail, dict(refused.headers or {}))
-    if isinstance(error, NoSuchFile):
-        return _error(404, str(error))
-    return _error(400 if isinstance(error, BadSetting | BadConfig | BadPicker) else 422, str(error))
+    assert isinstance(error, PicknetError)
+    refused = Refused(status_of(error), str(error))
+    return _error(refused.status_code, refused.detail, dict(refused.headers or {}))
 
 
 async def _internal_error(_: Request, error: Exception) -> JSONResponse:

@@ -8,12 +8,9 @@ Answers are JSON and raw bytes, never pickles, so that a child that a file has t
 """
 
 import contextlib
-import io
 import json
 import multiprocessing
 import os
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -24,25 +21,25 @@ from queue import LifoQueue
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from picknet.config import GlanceKind
 from picknet.errors import PicknetError
+from picknet.serve.child import Pixels, decode
 from picknet.video.file import Video
 from picknet.video.frame import Frame, NoSuchGlance
 from picknet.video.pictures import UnreadablePicture
 from picknet.video.source import UnreadableVideo
 
-Pixels = NDArray[np.uint8]
 Check = Callable[[], None]
 """Raises an error once the work is not wanted any more."""
 
 CHECK_SECONDS = 0.25
 """How often `Check` is asked while a child is at work."""
+FRAMES_AT_ONCE = 4
+"""Samples that an answer has: a question for each would take longer than the glance."""
 START_SECONDS = 60.0
 """For a child to start, on a machine that is busy."""
 MAX_ANSWER_BYTES = 1 << 30
-MAX_PICTURE_PIXELS = 40_000_000
 GIB = 1 << 30
 
 
@@ -81,16 +78,18 @@ class Decoders:
         name: str,
         seconds: float,
         glance: GlanceKind = "grey",
+        threads: int = 0,
         check: Check = lambda: None,
         on_frame: Callable[[float], object] = lambda seconds: None,
     ) -> "Iterator[RemoteVideo]":
         """A video file, open within the block.
 
-        name: what results and messages call it. seconds: that it may take, the whole block included.
+        name: what results and messages call it. seconds: that it may take, the whole block included. threads: that
+        decode; 0 for one on each core.
         on_frame: called with the seconds of every frame that is sampled.
         """
         with self._questions(name, seconds, check) as ask:
-            video = RemoteVideo(ask, os.fspath(path), name=name, glance=glance, on_frame=on_frame)
+            video = RemoteVideo(ask, os.fspath(path), name=name, glance=glance, threads=threads, on_frame=on_frame)
             try:
                 yield video
             finally:
@@ -102,31 +101,36 @@ class Decoders:
             return ask("picture", attached=content).pixels()
 
     @contextlib.contextmanager
-    def _questions(self, name: str, seconds: float, check: Check) -> "Iterator[_Questions]":
+    def live(self, *, name: str, seconds: float, fps: float, glance: GlanceKind = "grey") -> "Iterator[RemoteLive]":
+        """A video that is sent piece by piece within the block.
+
+        seconds: that each answer of the child may take. fps: frames a second to sample.
+        """
+        with self._questions(name, seconds, lambda: None, each=True) as ask:
+            try:
+                yield RemoteLive(ask, name=name, fps=fps, glance=glance)
+            finally:
+                ask.abandon()
+
+    @contextlib.contextmanager
+    def _questions(
+        self, name: str, seconds: float, check: Check, *, each: bool = False
+    ) -> "Iterator[_Questions]":
         decoder = self._idle.get()
         try:
-            yield _Questions(decoder, name, seconds, check)
+            yield _Questions(decoder, name, seconds, check, each=each)
         finally:
             self._idle.put(decoder)
 
 
-class RemoteVideo(Video):
-    """A `Video` in a child process. Its frames stay there, each for as long as something here refers to it."""
+class _Remote:
+    """Frames in a child process. They stay there, each for as long as something here refers to it."""
 
-    def __init__(
-        self, ask: "_Questions", path: str, *, name: str, glance: GlanceKind, on_frame: Callable[[float], object]
-    ) -> None:
+    def __init__(self, ask: "_Questions") -> None:
         self._ask = ask
-        self._on_frame = on_frame
         self._released: list[int] = []
-        self._last_damage: str | None = None
-        self.name = name
         self.decoding_seconds = 0.0
         """Time spent waiting for the child."""
-        ask.hidden = path
-        about = self.asked("open", path=path, glance=glance).value
-        self.seconds: float | None = about["seconds"]
-        self.fps, self.width, self.height = about["fps"], about["width"], about["height"]
 
     def asked(self, what: str, **arguments: Any) -> "_Answer":
         start = time.monotonic()
@@ -134,6 +138,40 @@ class RemoteVideo(Video):
             return self._ask(what, **arguments)
         finally:
             self.decoding_seconds += time.monotonic() - start
+
+    def release(self, number: int) -> None:
+        self._released.append(number)
+
+    def _frames(self, what: str, **arguments: Any) -> "tuple[list[RemoteFrame], Any]":
+        """The frames of an answer, and its other facts."""
+        released, self._released = self._released, []
+        answer = self.asked(what, released=released, **arguments)
+        glances = zip(*answer.arrays, strict=True)
+        about = zip(answer.value["frames"], glances, strict=True)
+        return [RemoteFrame(self, facts, *seen) for facts, seen in about], answer.value
+
+
+class RemoteVideo(_Remote, Video):
+    """A `Video` in a child process."""
+
+    def __init__(
+        self,
+        ask: "_Questions",
+        path: str,
+        *,
+        name: str,
+        glance: GlanceKind,
+        threads: int,
+        on_frame: Callable[[float], object],
+    ) -> None:
+        super().__init__(ask)
+        self._on_frame = on_frame
+        self._last_damage: str | None = None
+        self.name = name
+        ask.hidden = path
+        about = self.asked("open", path=path, glance=glance, threads=threads).value
+        self.seconds: float | None = about["seconds"]
+        self.fps, self.width, self.height = about["fps"], about["width"], about["height"]
 
     def close(self) -> None:
         self._ask.finish()
@@ -151,19 +189,44 @@ class RemoteVideo(Video):
     def sample_by_time(self, *, fps: float = 1.0, only: Collection[int] | None = None) -> Iterator[Frame]:
         return self._sampled("sample_by_time", fps=fps, only=None if only is None else sorted(only))
 
-    def release(self, number: int) -> None:
-        self._released.append(number)
+    def sample_sparsely(self, *, fps: float = 1.0) -> Iterator[Frame]:
+        return self._sampled("sample_sparsely", fps=fps)
 
     def _sampled(self, method: str, **arguments: Any) -> Iterator[Frame]:
-        self.asked("sample", method=method, arguments=arguments)
+        frames, about = self._frames("sample", method=method, arguments=arguments, count=FRAMES_AT_ONCE)
         while True:
-            released, self._released = self._released, []
-            answer = self.asked("next", released=released)
-            self._last_damage = answer.value["damage"]
-            if "id" not in answer.value:
+            self._last_damage = about["damage"]
+            while frames:
+                self._on_frame(frames[0].seconds)
+                yield frames.pop(0)  # nothing here refers to it any more
+            if about["is_over"]:
                 return
-            self._on_frame(answer.value["seconds"])
-            yield RemoteFrame(self, answer)
+            frames, about = self._frames("next", count=FRAMES_AT_ONCE)
+
+
+class RemoteLive(_Remote):
+    """A video whose bytes are sent to a child process, and whose frames come back, both as they arrive."""
+
+    def __init__(self, ask: "_Questions", *, name: str, fps: float, glance: GlanceKind) -> None:
+        super().__init__(ask)
+        self.is_over = False
+        """Whether the last frame has been taken."""
+        self.waiting = 0
+        """Bytes that have been sent and not been read by the decoder."""
+        self.asked("live", name=name, fps=fps, glance=glance)
+
+    def send(self, piece: bytes) -> None:
+        self.waiting = self.asked("piece", attached=piece, is_last=False).value
+
+    def end(self) -> None:
+        """All bytes have been sent."""
+        self.asked("piece", is_last=True)
+
+    def take(self, *, wait: float) -> "RemoteFrame | None":
+        """The next frame if there is one within `wait` seconds."""
+        frames, about = self._frames("arrived", wait=wait)
+        self.is_over, self.waiting = about["is_over"], about["waiting"]
+        return frames[0] if frames else None
 
 
 class RemoteFrame(Frame):
@@ -171,16 +234,15 @@ class RemoteFrame(Frame):
 
     __slots__ = ("_id", "_kind", "_other_glance", "_video")
 
-    def __init__(self, video: RemoteVideo, answer: "_Answer") -> None:
-        about = answer.value
+    def __init__(self, video: _Remote, about: dict[str, Any], glance: Pixels, other: Pixels | None = None) -> None:
         self.index: int = about["index"]
         self.seconds: float = about["seconds"]
         self.number: int | None = about["number"]
         self._video = video
         self._id: int = about["id"]
         self._kind: GlanceKind = about["kind"]
-        self._glance = answer.pixels()
-        self._other_glance = answer.pixels(1) if self._kind != "grey" else None
+        self._glance = glance
+        self._other_glance = other
 
     def __del__(self) -> None:
         self._video.release(self._id)
@@ -208,14 +270,16 @@ class _Answer:
     value: Any
     arrays: list[Pixels] = field(default_factory=list)
 
-    def pixels(self, position: int = 0) -> Pixels:
-        return self.arrays[position]
+    def pixels(self) -> Pixels:
+        return self.arrays[0]
 
 
 class _Questions:
     """Questions to a child about one video: within a time, and with errors that name the video by `name`."""
 
-    def __init__(self, decoder: "_Decoder", name: str, seconds: float, check: Check) -> None:
+    def __init__(self, decoder: "_Decoder", name: str, seconds: float, check: Check, *, each: bool = False) -> None:
+        """each: the seconds are those of each question, not of all of them together."""
+        self._each = each
         self._decoder = decoder
         self._name = name
         self._seconds = seconds
@@ -233,12 +297,19 @@ class _Questions:
                 self("close")
         self._is_over = True
 
+    def abandon(self) -> None:
+        """End the child, and with it whatever is still at work there."""
+        self._is_over = True
+        self._decoder.end()
+
     def __call__(self, what: str, *, attached: bytes = b"", **arguments: Any) -> _Answer:
         if self._is_over:
             raise RuntimeError(f"{self._name}: asked for {what} after it was closed")
         self._check()
         try:
             self._decoder.start()
+            if self._each:
+                self._end = time.monotonic() + self._seconds
             self._decoder.send({"what": what, **arguments}, attached)
             while not self._decoder.has_answer(min(CHECK_SECONDS, self._end - time.monotonic())):
                 if time.monotonic() >= self._end:
@@ -277,7 +348,7 @@ class _Decoder:
                 return
             context = multiprocessing.get_context("spawn")
             connection, theirs = context.Pipe()
-            process = context.Process(target=_decode, args=(theirs, self._memory), daemon=True)
+            process = context.Process(target=decode, args=(theirs, self._memory), daemon=True)
             process.start()
             theirs.close()
             self._process, self._connection, self._is_ready = process, connection, False
@@ -297,8 +368,9 @@ class _Decoder:
 
     def send(self, question: dict[str, Any], attached: bytes) -> None:
         connection = self._opened()
-        connection.send_bytes(json.dumps(question).encode())
-        connection.send_bytes(attached)
+        connection.send_bytes(json.dumps({**question, "is_attached": bool(attached)}).encode())
+        if attached:
+            connection.send_bytes(attached)
 
     def has_answer(self, seconds: float) -> bool:
         return self._opened().poll(max(seconds, 0.0))
@@ -323,120 +395,3 @@ class _Decoder:
         if self._connection is None:
             raise EOFError
         return self._connection
-
-
-# --- In a child process ---
-
-
-def _decode(connection: Connection, memory: int) -> None:
-    """Answer questions until the connection is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _limit_memory(memory)
-    child = _Child()
-    with contextlib.suppress(EOFError, OSError):  # the parent is gone
-        connection.send_bytes(b"1")
-        while True:
-            question = json.loads(connection.recv_bytes())
-            attached = connection.recv_bytes()
-            value: Any
-            try:
-                value, *arrays = child.answer(attached=attached, **question)
-            except PicknetError as error:
-                value, arrays = {"error": str(error)}, []
-            except MemoryError:
-                return  # the parent notices
-            header = {"value": value, "shapes": [array.shape for array in arrays]}
-            connection.send_bytes(json.dumps(header).encode())
-            for array in arrays:
-                connection.send_bytes(np.ascontiguousarray(array).data.cast("B"))
-
-
-def _limit_memory(memory: int) -> None:
-    """Let this process allocate no more than `memory` bytes beyond what it has; on Linux only."""
-    if sys.platform == "linux":
-        import resource
-
-        with open("/proc/self/statm", encoding="ascii") as file:
-            used = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _end_with_parent() -> None:
-    if parent := multiprocessing.parent_process():
-        parent.join()
-        os._exit(1)
-
-
-class _Child:
-    """The video that is open, and those of its frames that the parent still refers to."""
-
-    def __init__(self) -> None:
-        self._video: Video | None = None
-        self._glance: GlanceKind = "grey"
-        self._samples: Iterator[Frame] = iter(())
-        self._frames: dict[int, Frame] = {}
-        self._num_frames = 0
-
-    def answer(self, what: str, attached: bytes, **arguments: Any) -> tuple[Any, *tuple[Pixels, ...]]:
-        """A JSON value, and arrays of uint8."""
-        if what == "picture":
-            return None, _pixels_of(attached)
-        if what == "open":
-            self._video = Video(arguments["path"], glance=arguments["glance"])
-            self._glance = arguments["glance"]
-            video = self._video
-            return ({"seconds": video.seconds, "fps": video.fps, "width": video.width, "height": video.height},)
-        if what == "close":
-            if self._video is not None:
-                self._video.close()
-            self._video, self._samples, self._frames = None, iter(()), {}
-            return (None,)
-        if what == "pixels":
-            return None, self._frames[arguments["id"]].pixels(arguments["size"])
-        if what == "thumbnail":
-            return None, self._frames[arguments["id"]].thumbnail(arguments["max_side"])
-        assert self._video is not None
-        if what == "num_samples":
-            return (self._video.num_samples(arguments["count"]),)
-        if what == "sample":
-            self._samples = getattr(self._video, arguments["method"])(**arguments["arguments"])
-            return (None,)
-        return self._next(arguments["released"])
-
-    def _next(self, released: list[int]) -> tuple[Any, *tuple[Pixels, ...]]:
-        assert self._video is not None
-        for number in released:
-            self._frames.pop(number, None)
-        frame = next(self._samples, None)
-        if frame is None:
-            return ({"damage": self._video.damage},)
-        self._num_frames += 1
-        self._frames[self._num_frames] = frame
-        about = {
-            "id": self._num_frames,
-            "index": frame.index,
-            "seconds": frame.seconds,
-            "number": frame.number,
-            "kind": self._glance,
-            "damage": self._video.damage,
-        }
-        if self._glance == "grey":
-            return about, frame.glance()
-        return about, frame.glance(), frame.glance_as(self._glance)
-
-
-def _pixels_of(content: bytes) -> Pixels:
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(io.BytesIO(content), formats=("JPEG", "PNG", "WEBP")) as picture:
-            if picture.width * picture.height > MAX_PICTURE_PIXELS:
-                limit = MAX_PICTURE_PIXELS // 1_000_000
-                raise UnreadablePicture(f"picture: {picture.width} × {picture.height} pixels; {limit} million at most")
-            return np.asarray(ImageOps.exif_transpose(picture).convert("RGB"))
-    except UnreadablePicture:
-        raise
-    except Exception as error:  # Pillow's readers raise errors of every kind on damage
-        raise UnreadablePicture("picture: cannot be read; JPEG, PNG and WebP are possible") from error

@@ -14,7 +14,11 @@ from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 
-from picknet.serve.service import Service
+from picknet.config import BadConfig
+from picknet.errors import BadSetting, PicknetError
+from picknet.picking.picker import BadPicker
+from picknet.serve.jobs import Busy
+from picknet.serve.service import NoSuchFile, Service
 from picknet.serve.web import PAGE_FILES
 
 Message = MutableMapping[str, Any]
@@ -56,6 +60,13 @@ _CODES = {
     500: "internal_error",
     503: "stopping",
 }
+
+
+def status_of(error: PicknetError) -> int:
+    """The status of an answer that tells this error."""
+    if isinstance(error, BadSetting | BadConfig | BadPicker):
+        return 400
+    return 404 if isinstance(error, NoSuchFile) else 429 if isinstance(error, Busy) else 422
 
 
 def error_body(status: int, message: str) -> dict[str, Any]:

@@ -6,9 +6,10 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,13 +20,17 @@ from picknet.errors import BadSetting, PicknetError
 from picknet.picking.budget import MAX_BUDGET
 from picknet.picking.picker import Picker, glance_kind
 from picknet.results import Caption, Segment
-from picknet.serve.decoding import GIB, MAX_PICTURE_PIXELS, Decoders, RemoteVideo
+from picknet.serve.decoding import GIB, Check, Decoders, RemoteVideo
+from picknet.serve.fetching import Hosts
 from picknet.serve.jobs import Job, Jobs
+from picknet.serve.telling import Tell, ToldPicker, tell_glance
 from picknet.show.frames import anthropic_parts, encode, openai_parts
+from picknet.video.source import is_video_file, without_password
 from picknet.workers import num_cores
 
 MAX_FRAMES = 64
 """Of an answer with pictures."""
+SAMPLES = Path(__file__).parent / "samples"
 MAX_SIDE = 2048
 """Pixels of the longer side of a picture in an answer."""
 FRAME_FORMATS = ("base64", "json", "openai", "anthropic")
@@ -34,7 +39,7 @@ _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 class TooMuchVideo(PicknetError):
-    """A video that is longer or larger than the service takes."""
+    """A video that is longer than the service takes."""
 
 
 class NoSuchFile(PicknetError):
@@ -73,20 +78,37 @@ class Limits:
 class Service:
     """A captioner for many clients. Its methods block, and may be called from any thread."""
 
-    def __init__(self, captioner: Captioner, limits: Limits | None = None, *, root: Path | None = None) -> None:
-        """root: clients may name files in this folder, instead of sending them."""
+    def __init__(
+        self,
+        captioner: Captioner,
+        limits: Limits | None = None,
+        *,
+        root: Path | None = None,
+        allow_sources: Iterable[str] = (),
+        samples: Path = SAMPLES,
+    ) -> None:
+        """root: clients may name files in this folder, instead of sending them. allow_sources: hosts at which they may
+        name addresses. samples: folder of videos that the page offers.
+        """
         self.captioner = captioner
         self.limits = limits or Limits()
         self.metrics = Metrics()
         self.jobs = Jobs(threads=self.limits.num_job_threads, queue=self.limits.queue)
         self.is_stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._num_at_work = 0
         self._streams = threading.BoundedSemaphore(self.limits.num_workers)
         self._root = root.resolve() if root else None
-        # One for each thread that reads videos, and one for the pictures of all streams.
-        num_decoders = self.limits.num_workers + self.limits.num_job_threads + 1
+        self._hosts = Hosts(allow_sources)
+        self.samples = {path.name: path for path in sorted(samples.iterdir()) if is_video_file(path)}
+        """By their names. They are the only ones that are possible, so that no name of a client becomes a path."""
+        num_decoders = self.limits.num_workers + self.limits.num_job_threads
         self.decoders = Decoders(num_decoders, memory=self.limits.memory)
+        self.stream_decoders = Decoders(self.limits.num_workers, memory=self.limits.memory)
         self.pool = ThreadPoolExecutor(self.limits.num_workers, thread_name_prefix="picknet request")
         self.stream_pool = ThreadPoolExecutor(self.limits.num_workers, thread_name_prefix="picknet stream")
+        # Of its own, since a slow server must hold up nobody else.
+        self.fetch_pool = ThreadPoolExecutor(self.limits.num_workers, thread_name_prefix="picknet fetch")
         self._folder = Path(tempfile.mkdtemp(prefix="picknet-uploads-"))  # only its owner may look into it
         self.metrics.open_jobs.set_function(lambda: self.jobs.num_open)
 
@@ -97,10 +119,13 @@ class Service:
 
     def close(self) -> None:
         self.stop()
+        self._hosts.close()
         self.jobs.close()
         self.pool.shutdown(wait=True, cancel_futures=True)
         self.stream_pool.shutdown(wait=True, cancel_futures=True)
+        self.fetch_pool.shutdown(wait=True, cancel_futures=True)
         self.decoders.close()
+        self.stream_decoders.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def take_stream(self) -> bool:
@@ -114,15 +139,27 @@ class Service:
 
     def stored(self, upload: IO[bytes], name: str | None) -> "Clip":
         """An upload, copied to a file whose name the client does not choose."""
-        handle, path = tempfile.mkstemp(dir=self._folder)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                upload.seek(0)
-                shutil.copyfileobj(upload, file, 1 << 20)
-        except BaseException:
-            os.unlink(path)
-            raise
-        return Clip(path, name=_shown(name) or "upload", is_upload=True)
+        with self._new_file() as file:
+            upload.seek(0)
+            shutil.copyfileobj(upload, file, 1 << 20)
+        return Clip(file.name, name=_shown(name) or "upload", is_upload=True)
+
+    def fetched(self, address: str) -> "Clip":
+        """The video at an address, downloaded, if its host is one of those that are allowed."""
+        self._hosts.check(address)
+        with self._new_file() as file:
+            self._hosts.fetch(address, file, max_bytes=self.limits.upload, seconds=self.limits.timeout)
+        return Clip(file.name, name=without_password(address), is_upload=True)
+
+    @contextlib.contextmanager
+    def _new_file(self) -> "Iterator[IO[bytes]]":
+        """A file in the folder of uploads; deleted if the block fails."""
+        with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
+            try:
+                yield file
+            except BaseException:
+                os.unlink(file.name)
+                raise
 
     def under_root(self, path: str) -> "Clip":
         """A file in the root folder, links followed."""
@@ -149,10 +186,16 @@ class Service:
         beam: int | None = None,
         candidates: int = 1,
         min_confidence: float | None = None,
+        tell: Tell | None = None,
+        check: Check = lambda: None,
     ) -> dict[str, Any]:
-        """What `picknet caption --format json` prints."""
-        picker = self._picker(rate, k)
-        with self._at_work("captions", clip, picker) as video:
+        """What `picknet caption --format json` prints.
+
+        tell: called with "glance" for each frame that is looked at, and with "pick" for each that is picked, and what
+        is known about it. check: raises an error once nobody wants the caption any more.
+        """
+        picker = self._picker(rate, k, tell)
+        with self._at_work("captions", clip, picker, check=check) as video:
             caption: Caption = self.captioner.caption(
                 video,
                 picker=picker,
@@ -222,34 +265,57 @@ class Service:
 
         return self.jobs.submit(clip.name, work, clip.delete)
 
-    def _picker(self, rate: float | None, k: int | None) -> Picker | None:
+    def _picker(self, rate: float | None, k: int | None, tell: Tell | None = None) -> Picker | None:
         if rate is not None and k is not None:
             raise BadSetting(f"rate is {rate:g} and k is {k}: one of them is possible")
+        options: dict[str, Any] = {"on_glance": partial(tell_glance, tell)} if tell else {}
         if k is not None:
-            return self.captioner.counted_picker(k)
-        return None if rate is None else self.captioner.picker_at(rate)
+            picker: Picker = self.captioner.counted_picker(k, **options)
+        elif rate is not None or tell:
+            picker = self.captioner.picker_at(1.0 if rate is None else rate, **options)
+        else:
+            return None
+        return ToldPicker(picker, tell) if tell else picker
 
     @contextlib.contextmanager
-    def _at_work(self, what: str, clip: "Clip", picker: Picker | None, job: Job | None = None) -> Iterator[RemoteVideo]:
+    def _at_work(
+        self,
+        what: str,
+        clip: "Clip",
+        picker: Picker | None,
+        job: Job | None = None,
+        check: Check = lambda: None,
+    ) -> Iterator[RemoteVideo]:
         start = time.monotonic()
-        with self.decoders.video(
+        with self._counted() as num_at_work, self.decoders.video(
             clip.path,
             name=clip.name,
             seconds=self.limits.job_timeout if job else self.limits.timeout,
             glance=glance_kind(picker or self.captioner.picker),
-            check=job.check if job else lambda: None,
+            threads=max(num_cores() // num_at_work, 1),
+            check=job.check if job else check,
             on_frame=_progress(job),
         ) as video:
             if (video.seconds or 0.0) > self.limits.duration:
                 lasts, limit = f"{video.seconds:.0f} s", f"{self.limits.duration:g} s"
                 raise TooMuchVideo(f"{clip.name}: lasts {lasts}; at most {limit} are possible")
-            if video.width * video.height > MAX_PICTURE_PIXELS:
-                size, limit = f"{video.width} × {video.height}", f"{MAX_PICTURE_PIXELS / 1e6:g} million"
-                raise TooMuchVideo(f"{clip.name}: {size} pixels a frame; at most {limit} are possible")
             yield video
         decoding = video.decoding_seconds
         self.metrics.stage_seconds.labels(what, "decode").observe(decoding)
         self.metrics.stage_seconds.labels(what, "describe").observe(time.monotonic() - start - decoding)
+
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[int]:
+        """The number of videos that are at work, this one among them: they share the cores."""
+        with self._lock:
+            self._num_at_work += 1
+            count = self._num_at_work
+        try:
+            yield count
+        finally:
+            with self._lock:
+                self._num_at_work -= 1
 
 
 @dataclass(frozen=True)

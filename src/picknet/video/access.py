@@ -63,11 +63,11 @@ def check_size(stream: VideoStream, name: str) -> None:
     stream.codec_context.options = {**stream.codec_context.options, "max_pixels": str(max_pixels())}
 
 
-def check_pixels(width: int, height: int, name: str) -> None:
+def check_pixels(width: int, height: int, name: str, *, what: str = "its pictures have") -> None:
     """Raise `UnreadableVideo` for pictures that are too large."""
     if width * height > (limit := max_pixels()):
         raise UnreadableVideo(
-            f"{name}: its pictures have {width:,} × {height:,} = {width * height:,} pixels: at most {limit:,} are "
+            f"{name}: {what} {width:,} × {height:,} = {width * height:,} pixels: at most {limit:,} are "
             f"decoded; --max-pixels or {MAX_PIXELS_VARIABLE} sets another limit"
         )
 

@@ -9,6 +9,7 @@ import urllib.error
 from typing import IO
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import (
+    BaseHandler,
     HTTPDefaultErrorHandler,
     HTTPErrorProcessor,
     HTTPHandler,
@@ -20,6 +21,7 @@ from urllib.request import (
     UnknownHandler,
 )
 
+from picknet.errors import PicknetError
 from picknet.video.source import UnreadableVideo, without_password
 
 _CHUNK = 1 << 18
@@ -28,7 +30,14 @@ _MIN_BYTES_PER_SECOND = 4096
 _URL_CHARACTERS = "/%:@!$&'()*+,;=~-._?"
 
 
-def download(address: str, *, timeout: float) -> IO[bytes]:
+def download(
+    address: str,
+    *,
+    timeout: float,
+    into: IO[bytes] | None = None,
+    max_bytes: int | None = None,
+    opener: OpenerDirector | None = None,
+) -> IO[bytes]:
     """Download a file into an unnamed temporary file, which disappears when it is closed.
 
     Downloading before decoding costs disk space, but every pass over the frames would otherwise download the file
@@ -36,16 +45,25 @@ def download(address: str, *, timeout: float) -> IO[bytes]:
 
     timeout: seconds to wait for a connection, and for each next piece of data; after this time, the download is given
         up when it is slower than `_MIN_BYTES_PER_SECOND` on average.
+    into: a file to write to instead. max_bytes: a larger file is refused. opener: instead of one that follows
+        redirects to any host.
     """
     name = without_password(address)
     try:
-        with _opener().open(_request(address), timeout=timeout) as response:
+        with (opener or http_opener(ProxyHandler(), HTTPHandler(), HTTPSHandler())).open(
+            _request(address), timeout=timeout
+        ) as response:
             if response.length is None:
                 raise UnreadableVideo(
                     f"{name}: the server gives no length, so it may have no end; `stream` describes such an address"
                 )
+            if max_bytes is not None and response.length > max_bytes:
+                raise UnreadableVideo(f"{name}: has {response.length:,} bytes; at most {max_bytes:,} are possible")
+            if into is not None:
+                _save(response, response.length, name, into, timeout=timeout)
+                return into
             return _saved(response, response.length, name, timeout=timeout)
-    except UnreadableVideo:
+    except PicknetError:
         raise
     except Exception as error:  # noqa: BLE001 - the HTTP stack raises OSError, ValueError and errors of its own
         reason = _reason(error, timeout)
@@ -60,30 +78,37 @@ def _saved(response: http.client.HTTPResponse, length: int, name: str, *, timeou
             f"{name}: {length / 1e6:,.0f} MB do not fit into {tempfile.gettempdir()} ({free / 1e6:,.0f} MB free)"
         )
     file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the caller
-    start = time.monotonic()
     try:
-        while chunk := response.read1(_CHUNK):
-            file.write(chunk)
-            seconds = time.monotonic() - start
-            if seconds > timeout and file.tell() < length and file.tell() < seconds * _MIN_BYTES_PER_SECOND:
-                raise UnreadableVideo(
-                    f"{name}: slower than {_MIN_BYTES_PER_SECOND:,} bytes a second: "
-                    f"{file.tell():,} of {length:,} bytes after {seconds:.1f} s"
-                )
-        if file.tell() < length:
-            raise UnreadableVideo(f"{name}: the connection broke off after {file.tell():,} of {length:,} bytes")
+        _save(response, length, name, file, timeout=timeout)
     except BaseException:
         file.close()
         raise
     return file
 
 
-def _opener() -> OpenerDirector:
-    """Follows redirects to http and https only; the default one of urllib knows ftp:, file: and data: as well."""
+def _save(response: http.client.HTTPResponse, length: int, name: str, file: IO[bytes], *, timeout: float) -> None:
+    start = time.monotonic()
+    while chunk := response.read1(_CHUNK):
+        file.write(chunk)
+        seconds = time.monotonic() - start
+        if seconds > timeout and file.tell() < length and file.tell() < seconds * _MIN_BYTES_PER_SECOND:
+            raise UnreadableVideo(
+                f"{name}: slower than {_MIN_BYTES_PER_SECOND:,} bytes a second: "
+                f"{file.tell():,} of {length:,} bytes after {seconds:.1f} s"
+            )
+    if file.tell() < length:
+        raise UnreadableVideo(f"{name}: the connection broke off after {file.tell():,} of {length:,} bytes")
+
+
+def http_opener(*handlers: BaseHandler) -> OpenerDirector:
+    """Follows redirects to http and https only; the default one of urllib knows ftp:, file: and data: as well.
+
+    handlers: those that connect.
+    """
     opener = OpenerDirector()
-    for handler in (ProxyHandler, HTTPHandler, HTTPSHandler, HTTPRedirectHandler):
-        opener.add_handler(handler())
-    for answer in (HTTPDefaultErrorHandler, HTTPErrorProcessor, UnknownHandler):
+    for handler in handlers:
+        opener.add_handler(handler)
+    for answer in (HTTPRedirectHandler, HTTPDefaultErrorHandler, HTTPErrorProcessor, UnknownHandler):
         opener.add_handler(answer())
     return opener
 

@@ -57,6 +57,7 @@ class Video:
     timeout: seconds to wait for the server of an address.
     glance: the kind of glance that frames shall have beside grey and colour, which they always have. For motion, all
         frames up to the last sampled one are decoded, and a codec without motion vectors is an error.
+    threads: that decode; 0 for one on each core.
 
     name: the source for messages: its path, "bytes", the file's name, or the address without a password.
     width, height: pixels of an upright frame with square pixels.
@@ -72,8 +73,10 @@ class Video:
         *,
         timeout: float = 15.0,
         glance: GlanceKind = "grey",
+        threads: int = 0,
     ) -> None:
         self._glance = glance
+        self._threads = threads
         self._damage = Damage()
         self._timetable = Timetable()
         self._open_passes: set[Pass] = set()
@@ -359,7 +362,7 @@ class Video:
             return sum(1 for _ in current.timed_pictures())
 
     def _new_pass(self) -> Pass:
-        new = Pass(self._content, self._damage, motion=self._glance == "motion")
+        new = Pass(self._content, self._damage, motion=self._glance == "motion", threads=self._threads)
         self._open_passes.add(new)
         return new
 

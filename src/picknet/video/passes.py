@@ -58,10 +58,10 @@ class Damage:
 class Pass:
     """A video opened for one pass, with its own container and decoder.
 
-    motion: whether pictures are to have motion vectors.
+    motion: whether pictures are to have motion vectors. threads: that decode; 0 for one on each core.
     """
 
-    def __init__(self, content: Content, damage: Damage, *, motion: bool = False) -> None:
+    def __init__(self, content: Content, damage: Damage, *, motion: bool = False, threads: int = 0) -> None:
         self._content = content
         self._damage = damage
         self.container: InputContainer = content.open()
@@ -73,6 +73,7 @@ class Pass:
                 export_vectors(self.stream, content.name)
             # Decoding several frames at once, FFmpeg gives some vectors before they are decoded: each time others.
             self._threads = "SLICE" if motion else "AUTO"
+            self.stream.thread_count = threads
         except BaseException:
             self.container.close()
             raise

@@ -24,8 +24,9 @@ function problem(status, text) {
 
 const authorized = () => (token ? { Authorization: `Bearer ${token}` } : {});
 
-// XMLHttpRequest, since fetch does not tell how much of an upload has been sent.
-function post(path, fields, onUpload) {
+// XMLHttpRequest, since fetch does not tell how much of an upload has been sent. Where the answer is a stream of events,
+// onEvent gets each of them as it comes.
+function post(path, fields, onUpload, onEvent = null) {
   const form = new FormData();
   for (const [name, value] of Object.entries(fields)) form.append(name, value);
   return new Promise((resolve, reject) => {
@@ -33,10 +34,17 @@ function post(path, fields, onUpload) {
     request.open("POST", path);
     for (const [name, value] of Object.entries(authorized())) request.setRequestHeader(name, value);
     request.upload.onprogress = (event) => onUpload(event.loaded / event.total);
-    request.onload = () =>
-      request.status < 300
-        ? resolve(JSON.parse(request.responseText))
-        : reject(problem(request.status, request.responseText));
+    let numRead = 0;
+    const readEvents = () => {
+      const end = request.responseText.lastIndexOf("\n\n") + 2;
+      for (const event of eventsIn(request.responseText.slice(numRead, end))) onEvent(...event);
+      numRead = Math.max(end, numRead);
+    };
+    if (onEvent) request.onprogress = () => request.status === 200 && readEvents();
+    request.onload = () => {
+      if (request.status >= 300) return reject(problem(request.status, request.responseText));
+      resolve(onEvent ? readEvents() : JSON.parse(request.responseText));
+    };
     request.onerror = () => reject(problem(0, ""));
     request.send(form);
   });
@@ -50,20 +58,25 @@ async function get(path, options = {}) {
   return answer;
 }
 
-// Server-sent events with a token, which EventSource cannot send.
+// Server-sent events: name and data.
+const eventsIn = (text) =>
+  text.split("\n\n").flatMap((part) => {
+    const name = /^event: (.*)$/m.exec(part);
+    const data = /^data: (.*)$/m.exec(part);
+    return name && data ? [[name[1], JSON.parse(data[1])]] : [];
+  });
+
+// They come with a token, which EventSource cannot send.
 async function* events(path) {
   const reader = (await get(path)).body.pipeThrough(new TextDecoderStream()).getReader();
   let waiting = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    const parts = (waiting + value).split("\n\n");
-    waiting = parts.pop();
-    for (const part of parts) {
-      const name = /^event: (.*)$/m.exec(part);
-      const data = /^data: (.*)$/m.exec(part);
-      if (name && data) yield [name[1], JSON.parse(data[1])];
-    }
+    waiting += value;
+    const end = waiting.lastIndexOf("\n\n") + 2;
+    yield* eventsIn(waiting.slice(0, end));
+    waiting = waiting.slice(end);
   }
 }
 
@@ -94,14 +107,18 @@ const onUpload = (id, then) => (fraction) =>
 
 function play(video, file) {
   if (video.src) URL.revokeObjectURL(video.src);
+  video.hidden = false;
   video.src = URL.createObjectURL(file);
 }
 
 function jump(video, seconds) {
+  if (video.hidden) return;
   video.pause();
   video.currentTime = seconds;
   video.scrollIntoView({ block: "nearest", behavior: "smooth" });
 }
+
+const choosers = {};
 
 function chooser(prefix, use) {
   const input = $(`${prefix}-file`);
@@ -113,6 +130,7 @@ function chooser(prefix, use) {
     fail("");
     use(file);
   };
+  choosers[prefix] = choose;
   input.addEventListener("change", () => choose(input.files[0]));
   for (const type of ["dragenter", "dragover"])
     place.addEventListener(type, (event) => {
@@ -126,98 +144,158 @@ function chooser(prefix, use) {
   });
 }
 
+// A sample is fetched, and then sent like a file of the user's own.
+async function offerSamples() {
+  const answer = await fetch("v1/samples", { headers: authorized() }).catch(() => null);
+  const names = answer && answer.ok ? await answer.json() : [];
+  for (const place of document.querySelectorAll(".samples")) {
+    place.hidden = !names.length;
+    const prefix = place.closest("section").id;
+    place.querySelector("span").replaceChildren(
+      ...names.map((name) => {
+        const button = element("button", name.replace(/\.[^.]*$/, ""), { type: "button" });
+        button.addEventListener("click", async () => {
+          try {
+            const content = await (await get(`v1/samples/${encodeURIComponent(name)}`)).blob();
+            choosers[prefix](new File([content], name, { type: content.type }));
+          } catch (error) {
+            fail(error.message);
+          }
+        });
+        return button;
+      }),
+    );
+  }
+}
+
 // --- Clip ---
 
 const STRIP = 30; // frames that the service looks at, by default
 let clip = null;
 let newest = 0; // of several requests, only the last one's answer is shown
 
+const picture = (data, attributes = {}) =>
+  element("img", "", { src: `data:${data.media_type};base64,${data.data}`, alt: "", ...attributes });
+
 async function describe() {
   const mine = ++newest;
   const rate = 2 ** Number($("rate").value);
+  const looking = new Looking();
+  $("clip-shown").hidden = false;
   progress("clip-progress", 0, "Sending");
+  const failed = (message) => {
+    fail(message);
+    $("clip-shown").hidden = $("clip-result").hidden; // nothing to show, unless it is the dial that failed
+  };
+  const on = {
+    glance: (data) => looking.glance(data),
+    pick: (data) => looking.pick(data),
+    caption: (data) => showCaption(data, looking),
+    error: (data) => failed(data.error.message),
+  };
   try {
-    const fields = { file: clip, candidates: 4, rate };
-    const caption = await post("v1/captions", fields, (sent) => {
-      if (mine === newest) onUpload("clip-progress", "Looking")(sent);
-    });
-    if (mine === newest) showCaption(caption);
     fail("");
+    await post(
+      "v1/captions/events",
+      { file: clip, candidates: 4, rate },
+      (sent) => mine === newest && onUpload("clip-progress", "Looking")(sent),
+      (name, data) => mine === newest && on[name]?.(data),
+    );
   } catch (error) {
-    if (mine === newest) fail(error.message);
+    if (mine === newest) failed(error.message);
   } finally {
     if (mine === newest) progress("clip-progress", null);
   }
 }
 
-function showCaption(caption) {
+// The strip of glances, the curve below it, and the picks, as the service tells them.
+class Looking {
+  constructor() {
+    this.glances = [];
+    this.picks = [];
+    this.cells = Array.from({ length: STRIP }, () => element("i"));
+  }
+
+  glance(data) {
+    if (!this.glances.length) {
+      $("strip").replaceChildren(...this.cells);
+      $("picks").replaceChildren();
+    }
+    const cell = this.cells[data.index] ?? $("strip").appendChild(element("i"));
+    this.cells[data.index] = cell;
+    cell.replaceChildren(picture(data));
+    this.glances.push(data);
+    this.draw();
+  }
+
+  pick(data) {
+    this.picks.push(data);
+    const cell = this.cells[data.index];
+    cell.classList.add("picked");
+    cell.replaceChildren(picture(data));
+    const button = element("button", "", { type: "button" });
+    button.append(picture(data), element("span", `at ${data.seconds.toFixed(1)} s`));
+    button.addEventListener("click", () => jump($("clip-video"), data.seconds));
+    const item = element("li");
+    item.append(button);
+    $("picks").append(item);
+    this.draw();
+  }
+
+  finish() {
+    this.cells.splice(this.glances.length).forEach((cell) => cell.remove());
+    this.draw();
+  }
+
+  // One unit of width for each cell; a probability of 1 is at the top.
+  draw() {
+    const height = (probability) => (1 - (probability ?? 1)) * 10;
+    const points = this.glances.map(({ index, probability }) => `${index + 0.5},${height(probability)}`);
+    const last = this.glances.at(-1).index + 0.5;
+    const shape = (tag, attributes) => {
+      const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+      for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+      return made;
+    };
+    $("curve").setAttribute("viewBox", `0 -1 ${this.cells.length} 12`);
+    $("curve").replaceChildren(
+      ...this.picks.map(({ index }) => shape("rect", { x: index, y: -1, width: 1, height: 12 })),
+      shape("polygon", { points: `0.5,10 ${points.join(" ")} ${last},10` }),
+      shape("polyline", { points: points.join(" ") }),
+    );
+  }
+}
+
+function showCaption(caption, looking) {
+  looking.finish();
   $("clip-result").hidden = false;
   $("sentence").textContent = caption.caption;
   const sure = caption.confidence === null ? "" : `${Math.round(caption.confidence * 100)} % confident, `;
   $("sure").textContent = `${sure}from ${caption.num_picks} of ${caption.frames_seen} frames`;
+  $("sure-bar").hidden = caption.confidence === null;
+  $("sure-bar").firstChild.style.width = `${100 * caption.confidence}%`;
   $("others").replaceChildren(...caption.candidates.slice(1).map((one) => element("li", one.caption)));
-  const picked = new Set(caption.picks.map((pick) => Math.floor((pick.index * STRIP) / caption.frames_seen)));
-  [...$("strip").children].forEach((cell, position) => cell.classList.toggle("picked", picked.has(position)));
-  const pictures = caption.picks.map((pick) => {
-    const button = element("button", "", { type: "button" });
-    const canvas = element("canvas", "", { width: 288, height: 162 });
-    canvas.setAttribute("aria-hidden", "true");
-    button.append(canvas, element("span", `at ${pick.seconds.toFixed(1)} s`));
-    button.addEventListener("click", () => jump($("clip-video"), pick.seconds));
-    const item = element("li");
-    item.append(button);
-    return { item, canvas, seconds: () => pick.seconds };
-  });
-  $("picks").replaceChildren(...pictures.map(({ item }) => item));
-  draw(pictures, () => pictures[0].item.isConnected);
-}
-
-// The frames that are looked at, as they go by while the service works.
-function showStrip() {
-  const cells = Array.from({ length: STRIP }, (_, position) => ({
-    canvas: element("canvas", "", { width: 64, height: 64 }),
-    seconds: (length) => ((position + 0.5) * length) / STRIP,
-  }));
-  $("strip").replaceChildren(...cells.map(({ canvas }) => canvas));
-  draw(cells, () => cells[0].canvas.isConnected);
-}
-
-// Frames drawn by the browser from the file that it has. A file that it cannot play stays without pictures.
-async function draw(pictures, isWanted) {
-  if (!pictures.length) return;
-  const video = element("video", "", { muted: true, preload: "auto", src: $("clip-video").src });
-  const next = (type) =>
-    new Promise((resolve, reject) => {
-      video.addEventListener(type, resolve, { once: true });
-      video.addEventListener("error", reject, { once: true });
-    });
-  try {
-    await next("loadeddata");
-    for (const { canvas, seconds } of pictures) {
-      if (!isWanted()) return;
-      video.currentTime = seconds(video.duration);
-      await next("seeked");
-      canvas.height = Math.round((canvas.width * video.videoHeight) / video.videoWidth);
-      canvas.getContext("2d").drawImage(video, 0, 0, canvas.width, canvas.height);
-    }
-  } catch {
-    // Its codec is not one of the browser's.
-  }
 }
 
 chooser("clip", (file) => {
   clip = file;
   $("clip-result").hidden = true;
-  $("clip-shown").hidden = false;
+  $("clip-unplayable").hidden = true;
   $("sentence").textContent = "";
+  for (const id of ["strip", "curve", "picks"]) $(id).replaceChildren();
   play($("clip-video"), file);
-  showStrip();
   describe();
 });
+$("clip-video").addEventListener("error", () => {
+  $("clip-video").hidden = true;
+  $("clip-unplayable").hidden = false;
+});
+let turning = 0;
 $("rate").addEventListener("input", () => {
   $("rate-value").textContent = `× ${+(2 ** Number($("rate").value)).toFixed(2)}`;
+  clearTimeout(turning);
+  turning = setTimeout(describe, 150); // a dial that is still being turned asks once
 });
-$("rate").addEventListener("change", describe);
 
 // --- Film ---
 
@@ -261,10 +339,11 @@ function addSegment(segment) {
   const item = element("li");
   item.append(button);
   $("segments").append(item);
-  const part = element("i");
+  const part = element("i", "", { title: segment.caption });
   part.style.flexGrow = segment.end - segment.start;
+  part.addEventListener("click", () => jump($("film-video"), segment.start));
   $("ribbon").append(part);
-  segments.push({ item, part, text: segment.caption.toLowerCase() });
+  segments.push({ item, part, text: segment.caption.toLowerCase(), start: segment.start, end: segment.end });
   search();
 }
 
@@ -276,6 +355,17 @@ function search() {
     part.classList.toggle("found", found && wanted !== "");
   }
 }
+
+// The segment that is being played.
+$("film-video").addEventListener("timeupdate", () => {
+  const now = $("film-video").currentTime;
+  for (const { item, part, start, end } of segments) {
+    const isNow = start <= now && now < end;
+    part.classList.toggle("now", isNow);
+    item.firstChild.toggleAttribute("aria-current", isNow);
+  }
+});
+$("film-video").addEventListener("error", () => ($("film-video").hidden = true));
 
 chooser("film", tell);
 $("search").addEventListener("input", search);
@@ -388,5 +478,8 @@ $("access").addEventListener("submit", (event) => {
   token = $("token").value;
   $("access").hidden = true;
   fail("");
+  offerSamples();
   if (clip && !$("clip").hidden) describe();
 });
+
+offerSamples();
