@@ -28,6 +28,7 @@ from picknet.training.stages import adaptation, reinforcement, supervision
 from picknet.training.teachers import Captions, english_words, teachers
 
 FIXED_SETTINGS = (
+    "system",
     "cnn",
     "image_size",
     "grid",
