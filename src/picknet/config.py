@@ -19,10 +19,14 @@ STAGES: tuple[Stage, ...] = ("supervision", "reinforcement", "adaptation")
 GlanceKind = Literal["grey", "colour", "motion", "packets"]
 """What the policy sees of a frame."""
 
-SystemName = Literal["picknet", "mean", "ta", "s2vt"]
+SystemName = Literal[
+    "picknet", "mean", "ta", "s2vt", "lstm-e", "p-rnn", "hrne", "ba", "ruc-uva", "aalto", "ms-rnn"
+]
 """A captioner: PickNet's own, or one of the systems it is compared with."""
-ATTENDING_SYSTEMS = ("ta",)
+ATTENDING_SYSTEMS = ("ta", "p-rnn", "hrne", "ms-rnn")
 """Systems whose decoder attends to frames; PickNet's own does with `model.attention_heads`."""
+CHOOSING_SYSTEMS = ("ruc-uva", "aalto")
+"""Systems that choose among whole sentences, which the graphs of a model folder cannot: their models have none."""
 
 REMOVED_GROUPS = ("refinement",)
 """Groups that older versions wrote into config.toml. They are ignored, so that old model and run folders still load."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from picknet.config import Config, ModelConfig, load_config, to_toml
+from picknet.config import CHOOSING_SYSTEMS, Config, ModelConfig, load_config, to_toml
 from picknet.files import UnwritableFile, remove_abandoned, temporary_folder, write_text, written_whole
 from picknet.model.card import write_card
 from picknet.model.folder import PARTS, POLICY_WEIGHTS, WEIGHTS, BadModel, check_listed, tensor_spans, weights_of
@@ -33,6 +33,8 @@ def export(
     network: Network, vocabulary: Vocabulary, config: Config, folder: str | Path, *, card: dict[str, Any] | None = None
 ) -> None:
     """Write a model folder, completely or not at all. An existing model folder is replaced.
+
+    Systems that choose among whole sentences have no graphs: their model can be trained further and judged, not used.
 
     card: facts for people, such as training data and scores.
     """
@@ -55,7 +57,8 @@ def export(
         vocabulary.save(building / "words.txt")
         write_text(building / "config.toml", to_toml(config))
         write_card(building, card or {}, config, vocabulary)
-        _export_graphs(network, config.model, building)
+        if config.model.system not in CHOOSING_SYSTEMS:
+            _export_graphs(network, config.model, building)
         write_manifest(building, PARTS)
         building.chmod(0o755)
         _replace(target, building)

@@ -5,10 +5,21 @@ a model folder: `model.system` says which.
 """
 
 from picknet.config import ModelConfig
-from picknet.training.systems import mean, s2vt, ta
+from picknet.training.systems import aalto, ba, hrne, lstm_e, mean, ms_rnn, p_rnn, ruc_uva, s2vt, ta
 from picknet.training.systems.parts import FrameEncoder, WordDecoder
 
-SYSTEMS = {"mean": mean, "ta": ta, "s2vt": s2vt}
+SYSTEMS = {
+    "mean": mean,
+    "ta": ta,
+    "s2vt": s2vt,
+    "lstm-e": lstm_e,
+    "p-rnn": p_rnn,
+    "hrne": hrne,
+    "ba": ba,
+    "ruc-uva": ruc_uva,
+    "aalto": aalto,
+    "ms-rnn": ms_rnn,
+}
 """By `model.system`."""
 
 

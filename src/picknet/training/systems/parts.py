@@ -85,11 +85,26 @@ class FrameEncoder(nn.Module):
         return Memory(state.h, torch.cat(keys, dim=1), torch.cat(values, dim=1), present)
 
 
-class MeanEncoder(FrameEncoder):
-    """v is the mean of the embedded features of all frames: h holds it, c how many they are."""
+class FeatureMeanEncoder(FrameEncoder):
+    """v is the mean of the features of all frames: h holds it, c how many they are. Nothing in it is trained."""
 
     def __init__(self, config: ModelConfig, feature_size: int) -> None:
         super().__init__()
+        self.size = feature_size
+
+    def see(self, features: Tensor) -> Tensor:
+        return features.mean(-2)
+
+    def read(self, seen: Tensor, state: LSTMState) -> Read:
+        count = state.c + 1
+        return LSTMState(state.h + (seen - state.h) / count, count), *no_cells(seen)
+
+
+class MeanEncoder(FeatureMeanEncoder):
+    """v is the mean of the embedded features of all frames."""
+
+    def __init__(self, config: ModelConfig, feature_size: int) -> None:
+        super().__init__(config, feature_size)
         self.size = config.embedding_size
         self.embed = feature_embedding(feature_size, config.embedding_size)
         self.dropout = nn.Dropout(config.dropout)
@@ -98,10 +113,6 @@ class MeanEncoder(FrameEncoder):
         seen: Tensor = self.embed(self.dropout(features.mean(-2)))
         return seen
 
-    def read(self, seen: Tensor, state: LSTMState) -> Read:
-        count = state.c + 1
-        return LSTMState(state.h + (seen - state.h) / count, count), *no_cells(seen)
-
 
 class WordDecoder(nn.Module):
     """The decoder of a system: a state, a cell that takes a word, and logits of the next one.
@@ -109,6 +120,9 @@ class WordDecoder(nn.Module):
     The state has a last number more than the cell's, which says whether the sentence has begun: before, the cell's is
     `begin(video)`, and whoever writes a sentence starts with zeros, whatever the system.
     """
+
+    chooses = False
+    """Whether `write` chooses among whole sentences, which the graphs of a model folder cannot."""
 
     def __init__(self, config: ModelConfig, num_words: int, *, hidden_size: int, output_size: int) -> None:
         """hidden_size: of the cell's state. output_size: of what the logits are made of."""
@@ -235,15 +249,16 @@ class SoftAttention(nn.Module):
     The keys U v_i + b do not depend on h: the encoder computes them once.
     """
 
-    def __init__(self, state_size: int, size: int) -> None:
+    def __init__(self, state_size: int, size: int, *, activation: Callable[[Tensor], Tensor] = torch.tanh) -> None:
         super().__init__()
+        self.activation = activation
         self.query = nn.Linear(state_size, size, bias=False)
         self.score = nn.Linear(size, 1, bias=False)
 
     def forward(self, state: Tensor, keys: Tensor, values: Tensor, present: Tensor) -> Tensor:
         """state h: (batch, state_size), keys, values: (batch or 1, cells, size), present: (batch or 1, cells)
         -> (batch, size)"""
-        scores = self.score(torch.tanh(self.query(state)[:, None] + keys))[..., 0]
+        scores = self.score(self.activation(self.query(state)[:, None] + keys))[..., 0]
         weights = scores.masked_fill(~present, -torch.inf).softmax(-1)
         # A matrix product would fix the number of memories in an exported graph.
         found: Tensor = (weights[..., None] * values).sum(1)
@@ -290,12 +305,6 @@ def no_cells(seen: Tensor) -> tuple[Tensor, Tensor]:
     """The keys and values of an encoder to which no decoder attends: (batch, 0, size)"""
     none = seen[:, None, :][:, :0]
     return none, none
-
-
-def pooled(memory: Memory) -> Tensor:
-    """The mean of the values of all frames. -> (batch, E)"""
-    present = memory.present[..., None]
-    return (memory.values * present).sum(1) / present.sum(1)
 
 
 def word_loss(logits: Tensor, words: Tensor, *, label_smoothing: float) -> Tensor:
