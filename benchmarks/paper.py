@@ -81,11 +81,13 @@ class Job:
     out: Path
     settings: tuple[str, ...]
     stages: tuple[str, ...]
-    data: str
+    data: str | tuple[str, ...]
     cache: Path
     device: str
     resume: bool
     start: Path | None = None
+    config: Path = CONFIG
+    fold: str | None = None
 
     @property
     def is_done(self) -> bool:
@@ -111,12 +113,13 @@ def work(job: Job) -> None:
     torch.set_num_threads(2)
     export._export_graphs = lambda *_: None  # nothing here uses them; `picknet export` writes a model with its graphs
     recipe.train(
-        CONFIG,
+        job.config,
         data=job.data,
         out=job.out,
         settings=job.settings,
         stages=job.stages,
         start=job.start,
+        fold=job.fold,
         resume=job.resume and (job.out / "config.toml").exists(),
         device=job.device,
         cache=job.cache,

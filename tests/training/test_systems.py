@@ -1,12 +1,19 @@
 """The captioning systems of the paper's tables: what is special in each, and what all have in common."""
 
+import typing
+
 import numpy as np
 import pytest
 import torch
 
-from picknet.config import ModelConfig
-from picknet.text import BOS, EOS, PAD, UNK
-from picknet.training.systems import SYSTEMS, build
+from picknet.config import CHOOSING_SYSTEMS, ModelConfig, SystemName
+from picknet.model.folder import BadModel, ModelFolder
+from picknet.text import BOS, EOS, NEVER_WRITTEN, PAD, UNK
+from picknet.training.systems import SYSTEMS, build, ruc_uva
+from picknet.training.systems.candidates import bag_of_words, beam_candidates
+from picknet.training.systems.hrne import ends_of_chunks
+from picknet.training.systems.ms_rnn import divergence
+from picknet.training.systems.parts import Memory, WordDecoder
 
 FEATURES, WORDS = 7, 9
 
@@ -131,6 +138,191 @@ def test_s2vt_writes_with_the_stack_that_has_read_and_goes_on_with_its_states():
     logits = decoder(encoder(frames, torch.tensor([2])), torch.tensor([[BOS, 4]]))[0, 1]
     expected = state[2] @ decoder.output.weight.detach().double().numpy().T
     np.testing.assert_allclose(logits.detach().numpy(), expected[0], atol=1e-5)
+
+
+def test_lstm_e_starts_with_the_video_and_adds_the_distance_of_video_and_bag_of_words():
+    encoder, decoder = built("lstm-e")
+    memory = encoder(features(clips=2), torch.tensor([4, 4]))
+    words = torch.tensor([[BOS, 4, 5, EOS, PAD], [BOS, UNK, 6, 6, EOS]])
+    w, video = arrays(decoder), memory.video.detach().double().numpy()
+    bags = np.stack([w["embed.weight"][[4, 5]].sum(0), w["embed.weight"][[6, 6]].sum(0)])
+    relevance = ((video - bags) ** 2).sum(1)
+    np.testing.assert_allclose(decoder.relevance(memory, words).detach().numpy(), relevance, rtol=1e-5)
+    settings = {"feed_back": (), "never_written": (), "label_smoothing": 0.0}
+    log_probabilities = decoder(memory, words[:, :-1]).log_softmax(-1).detach().double().numpy()
+    coherence = -sum(log_probabilities[i, t, word] for i in range(2) for t, word in enumerate(words[i, 1:]) if word) / 2
+    expected = 0.3 * relevance.mean() + 0.7 * coherence
+    np.testing.assert_allclose(decoder.loss(memory, words, **settings).item(), expected, rtol=1e-5)
+    nothing = np.zeros((2, 5))
+    h, c = lstm(w, "lstm", video, nothing, nothing)
+    h, _ = lstm(w, "lstm", w["embed.weight"][[BOS, BOS]], h, c)
+    logits = h @ w["output.weight"].T + w["output.bias"]
+    np.testing.assert_allclose(decoder(memory, words[:, :1])[:, 0].detach().numpy(), logits, atol=1e-5)
+
+
+def test_p_rnn_sees_what_changes_between_frames_and_shares_its_words():
+    encoder, decoder = built("p-rnn")
+    frames = features(clips=1, picks=3)
+    memory = encoder(frames, torch.tensor([3]))
+    changes = encoder.see(frames)[0, :, 6:]
+    expected = torch.stack([torch.zeros(6), changes[1] - changes[0], changes[2] - changes[1]])
+    torch.testing.assert_close(memory.values[0, 1::2], expected)
+    assert decoder.output.weight is decoder.embed.weight
+    still = encoder(frames[:, :1].expand(-1, 3, -1, -1), torch.tensor([3]))
+    assert torch.count_nonzero(still.values[0, 1::2]) == 0
+
+
+def test_hrne_reads_chunks_of_eight_frames_and_the_decoder_attends_to_their_ends():
+    encoder, decoder = built("hrne")
+    frames = features(clips=1, picks=10)
+    w, nothing = arrays(encoder), np.zeros((1, 5))
+    seen = frames[0, :, 0].double().numpy() @ w["embed.weight"].T + w["embed.bias"]
+    g, g_cell, upper = nothing, nothing, []
+    for chunk in (seen[:8], seen[8:]):
+        h, c, states, scores = nothing, nothing, [], []
+        for x in chunk:
+            h, c = lstm(w, "lower", x[None], h, c)
+            hidden = h @ w["frame_key.weight"].T + w["frame_key.bias"] + g @ w["query.weight"].T
+            states.append(h)
+            scores.append((np.tanh(hidden) @ w["score.weight"].T).item())
+        weights = np.exp(scores) / np.exp(scores).sum()
+        summary = sum(weight * state for weight, state in zip(weights, states, strict=True))
+        g, g_cell = lstm(w, "upper", summary, g, g_cell)
+        upper.append(g)
+    memory = encoder(frames, torch.tensor([10]))
+    np.testing.assert_allclose(memory.video[:, :5].detach().numpy(), g, atol=1e-5)
+    attended = memory.values[0, ends_of_chunks(memory)[0]].detach().numpy()
+    np.testing.assert_allclose(attended, np.concatenate(upper) @ w["value.weight"].T + w["value.bias"], atol=1e-5)
+    ends = ends_of_chunks(encoder(features(clips=3, picks=10), torch.tensor([10, 8, 3])))
+    assert [row.nonzero().flatten().tolist() for row in ends] == [[7, 9], [7], [2]]
+
+
+def test_ba_sends_its_state_up_at_a_boundary_and_starts_anew():
+    encoder, _ = built("ba")
+    frames = features(clips=1, picks=5)
+    w, nothing = arrays(encoder), np.zeros((1, 5))
+    encoder.decide.weight.data *= 30  # so that there are clear boundaries
+    v_s, boundaries = 30 * w["decide.weight"], []
+    seen = frames[0, :, 0].double().numpy() @ w["embed.weight"].T + w["embed.bias"]
+    h, c, upper = nothing, nothing, (nothing, nothing)
+    for number, x in enumerate(seen):
+        score = (x @ w["from_frame.weight"].T + w["from_frame.bias"] + h @ w["from_state.weight"].T) @ v_s.T
+        if number and sigmoid(score).item() > 0.5:
+            boundaries.append(number)
+            upper = lstm(w, "upper", h, *upper)
+            h, c = nothing, nothing
+        h, c = lstm(w, "lower", x[None], h, c)
+    video, _ = lstm(w, "upper", h, *upper)
+    assert 0 < len(boundaries) < 4
+    found = encoder(frames, torch.tensor([5])).video[:, :5]
+    np.testing.assert_allclose(found.detach().numpy(), video, atol=1e-5)
+
+
+def test_the_gradient_of_a_boundary_is_that_of_its_probability():
+    encoder, _ = built("ba")
+    seen, h = torch.randn(4, 6), torch.randn(4, 5)
+    (gradient,) = torch.autograd.grad(encoder.boundary(seen, h).sum(), encoder.decide.weight)
+    probability = torch.sigmoid(encoder.decide(encoder.from_frame(seen) + encoder.from_state(h)))
+    (expected,) = torch.autograd.grad(probability.sum(), encoder.decide.weight)
+    torch.testing.assert_close(gradient, expected)
+    assert set(encoder.boundary(seen, h).flatten().tolist()) <= {0.0, 1.0}
+    encoder.train()  # the threshold is drawn: each frame is a boundary as often as its probability says
+    share = torch.stack([encoder.boundary(seen, h) for _ in range(2000)]).mean(0)
+    torch.testing.assert_close(share, probability, atol=0.05, rtol=0)
+
+
+def test_the_divergence_of_two_gaussians():
+    # KL(N(1, 2²) ‖ N(0, 1)) = ½ (4 + 1 − 1 − log 4) in each dimension
+    one = torch.ones(1, 2), torch.full((1, 2), 2.0).log()
+    other = torch.zeros(1, 2), torch.zeros(1, 2)
+    torch.testing.assert_close(divergence(one, other), torch.tensor([4 - np.log(4)]).float())
+    assert divergence(one, one).item() == 0
+
+
+def test_ms_rnn_writes_one_likely_caption_and_draws_several():
+    encoder, decoder = built("ms-rnn")
+    with torch.no_grad():
+        decoder.output.weight *= 20
+    memory = encoder(features(clips=1), torch.tensor([4]))
+    alike = {tuple(decoder.write(memory, max_words=6)[0].tolist()) for _ in range(5)}
+    with decoder.several():
+        others = {tuple(decoder.write(memory, max_words=6)[0].tolist()) for _ in range(20)}
+    assert len(alike) == 1
+    assert len(others) > 3
+
+
+def test_candidates_are_those_of_a_beam_search_with_their_probabilities():
+    encoder, decoder = built("mean")
+    with torch.no_grad():
+        decoder.output.weight *= 10
+    memory = encoder(features(clips=2), torch.tensor([4, 4]))
+    settings = {"max_words": 3, "first_words": None, "never_written": NEVER_WRITTEN}
+    words, totals = beam_candidates(decoder, memory, beam=4, **settings)
+    assert words.shape == (2, 4, 4)
+    for clip in range(2):
+        sentences = [[word for word in row if word != PAD] for row in words[clip].tolist()]
+        assert len({tuple(sentence) for sentence in sentences}) == 4
+        alone = Memory(*(part[clip : clip + 1] for part in memory))
+        for sentence, total in zip(sentences, totals[clip], strict=True):
+            scores = decoder(alone, torch.tensor([[BOS, *sentence[:-1]]])).log_softmax(-1)[0]
+            expected = scores[torch.arange(len(sentence)), sentence].sum()
+            torch.testing.assert_close(total, expected)
+            assert sentence[-1] == EOS
+    likeliest = decoder.write(memory, max_words=3)
+    single, _ = beam_candidates(decoder, memory, beam=1, **settings)
+    assert single[:, 0, : likeliest.shape[1]].tolist() == likeliest.tolist()
+
+
+def test_ruc_uva_chooses_the_sentence_that_is_likely_and_similar(monkeypatch):
+    encoder, decoder = built("ruc-uva")
+    memory = encoder(features(clips=1), torch.tensor([4]))
+    written = torch.tensor([[[4, EOS], [5, EOS], [6, EOS]]])
+    likely = torch.tensor([[-1.0, -1.1, -9.0]])
+    monkeypatch.setattr(ruc_uva, "beam_candidates", lambda *_, **__: (written, likely))
+    monkeypatch.setattr(decoder, "similarity", lambda *_: torch.tensor([[0.1, 0.9, 0.95]]))
+    # Standardised: likely 0.72, 0.69, −1.41; similar −1.41, 0.64, 0.77
+    assert decoder.write(memory, max_words=2).tolist() == [[5, EOS]]
+    scores = ruc_uva.standardised(torch.tensor([[1.0, 3.0, -torch.inf]]))
+    assert scores.tolist() == [[-1.0, 1.0, -torch.inf]]
+
+
+def test_ruc_uvas_tags_are_the_words_of_captions():
+    encoder, decoder = built("ruc-uva")
+    assert bag_of_words(torch.tensor([BOS, 4, 4, UNK, 7, EOS, PAD]), WORDS).tolist() == [0, 0, 0, 0, 1, 0, 0, 1, 0]
+    memory = encoder(features(clips=1), torch.tensor([4]))
+    torch.testing.assert_close(memory.video[0], features(clips=1)[0, :, 0].mean(0))
+    # Tags go in, but the likelihood of words does not teach them.
+    loss = decoder(memory, torch.tensor([[BOS, 4]])).log_softmax(-1).sum()
+    assert torch.autograd.grad(loss, decoder.tags[0].weight, allow_unused=True) == (None,)
+
+
+def test_aaltos_evaluator_chooses_among_the_sentences_of_its_captioners(monkeypatch):
+    encoder, decoder = built("aalto")
+    frames = features(clips=1)
+    memory = encoder(frames, torch.tensor([4]))
+    x = frames[0, :, 0]
+    expected = torch.cat([x.mean(0), x.diff(dim=0).abs().mean(0), x[-1]])
+    torch.testing.assert_close(memory.video[0], expected)
+    assert [(each.first, each.always) for each in decoder.captioners] == [(0, 0), (0, 1), (1, 0)]
+    sentences = [WordDecoder.write(each, memory, max_words=4) for each in decoder.captioners]
+    for best in range(3):
+        scores = iter([torch.tensor([float(number == best)]) for number in range(3)])
+        monkeypatch.setattr(decoder.evaluator, "forward", lambda *_, scores=scores: next(scores))
+        chosen = decoder.write(memory, max_words=4)[0].tolist()
+        assert [word for word in chosen if word] == [word for word in sentences[best][0].tolist() if word]
+
+
+@pytest.mark.parametrize("system", CHOOSING_SYSTEMS)
+def test_the_model_of_a_system_that_chooses_says_that_it_has_no_graphs(system, tmp_path):
+    (tmp_path / "config.toml").write_text(f"[model]\nsystem = '{system}'\n")
+    with pytest.raises(BadModel, match=f"its system, {system}, chooses among whole sentences"):
+        ModelFolder(tmp_path)
+    assert built(system)[1].chooses
+
+
+def test_systems_that_do_not_choose_have_graphs():
+    assert {system for system in SYSTEMS if built(system)[1].chooses} == set(CHOOSING_SYSTEMS)
+    assert set(typing.get_args(SystemName)) == {"picknet", *SYSTEMS}
 
 
 @pytest.mark.parametrize("system", ["s2vt", "p-rnn", "hrne"])

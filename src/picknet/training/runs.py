@@ -290,6 +290,11 @@ def load_best(folder: Path, stage: Stage, network: Network) -> None:
         network.load_state_dict(load_file(path, device=str(next(network.parameters()).device)), strict=False)
 
 
+def trained_epochs(folder: Path, stage: Stage) -> int:
+    """The epochs of a stage up to its last checkpoint."""
+    return int(_read_progress(checkpoint(folder, stage, "last"))["epochs"])
+
+
 def _read_progress(path: Path) -> dict[str, Any]:
     """The `StageProgress` stored in a checkpoint; that of a new stage if there is no checkpoint."""
     from safetensors import safe_open

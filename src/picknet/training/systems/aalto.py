@@ -24,6 +24,7 @@ from picknet.training.systems.parts import (
     Memory,
     Read,
     WordDecoder,
+    are_picked,
     feature_embedding,
     lstm_cell,
     no_cells,
@@ -47,6 +48,15 @@ class Encoder(FrameEncoder):
         frames = frames + (seen - frames) / (count + 1)
         changes = changes + (change - changes) / count.clamp(min=1)
         return LSTMState(torch.cat([frames, changes, seen], dim=-1), state.c + 1), *no_cells(seen)
+
+
+    def forward(self, features: Tensor, counts: Tensor) -> Memory:
+        """As frame by frame, but at once."""
+        seen, present = self.see(features), are_picked(features, counts)
+        frames = (seen * present[..., None]).sum(1) / counts[:, None]
+        changes = (seen.diff(dim=1).abs() * present[:, 1:, None]).sum(1) / (counts[:, None] - 1).clamp(min=1)
+        last = seen[torch.arange(len(seen), device=seen.device), counts - 1]
+        return Memory(torch.cat([frames, changes, last], dim=-1), *no_cells(frames), present[:, :0])
 
 
 class Captioner(WordDecoder):

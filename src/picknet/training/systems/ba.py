@@ -54,7 +54,7 @@ class Encoder(FrameEncoder):
         probability = torch.sigmoid(self.decide(self.from_frame(seen) + self.from_state(h)))
         threshold = torch.rand_like(probability) if self.training else 0.5
         decided = (probability > threshold).to(probability.dtype)
-        return decided + probability - probability.detach()
+        return decided + (probability - probability.detach())
 
     def read(self, seen: Tensor, state: LSTMState) -> Read:
         _, h, upper = state.h.chunk(3, dim=-1)

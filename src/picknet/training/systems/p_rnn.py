@@ -23,6 +23,7 @@ from picknet.training.systems.parts import (
     Read,
     SoftAttention,
     WordDecoder,
+    are_picked,
     feature_embedding,
     gru_cell,
 )
@@ -56,9 +57,21 @@ class Encoder(FrameEncoder):
     def read(self, seen: Tensor, state: LSTMState) -> Read:
         there, now = seen.chunk(2, dim=-1)
         changed = torch.where(state.c > 0, now - state.h, torch.zeros_like(now))
+        return LSTMState(now, state.c + 1), *self.cells(there[:, None], changed[:, None])
+
+    def cells(self, there: Tensor, changed: Tensor) -> tuple[Tensor, Tensor]:
+        """(batch, frames, E) -> keys and values: (batch, 2 frames, E)"""
         there, changed = self.dropout(there), self.dropout(changed)
-        keys = torch.stack([self.object_key(there), self.action_key(changed)], dim=1)
-        return LSTMState(now, state.c + 1), keys, torch.stack([there, changed], dim=1)
+        keys = torch.stack([self.object_key(there), self.action_key(changed)], dim=2)
+        return keys.flatten(1, 2), torch.stack([there, changed], dim=2).flatten(1, 2)
+
+    def forward(self, features: Tensor, counts: Tensor) -> Memory:
+        """As frame by frame, but at once."""
+        there, now = self.see(features).chunk(2, dim=-1)
+        changed = now.diff(dim=1, prepend=now[:, :1])
+        present = are_picked(features, counts).repeat_interleave(2, dim=1)
+        last = now[torch.arange(len(now), device=now.device), counts - 1]
+        return Memory(last, *self.cells(there, changed), present)
 
 
 class Decoder(WordDecoder):

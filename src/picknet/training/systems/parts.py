@@ -80,8 +80,7 @@ class FrameEncoder(nn.Module):
             state = LSTMState(*(torch.where(is_picked, *both) for both in zip(new, state, strict=True)))
             keys.append(cells[0])
             values.append(cells[1])
-        present = torch.arange(len(keys), device=counts.device) < counts[:, None]
-        present = present.repeat_interleave(keys[0].shape[1], dim=1)
+        present = are_picked(features, counts).repeat_interleave(keys[0].shape[1], dim=1)
         return Memory(state.h, torch.cat(keys, dim=1), torch.cat(values, dim=1), present)
 
 
@@ -97,7 +96,18 @@ class FeatureMeanEncoder(FrameEncoder):
 
     def read(self, seen: Tensor, state: LSTMState) -> Read:
         count = state.c + 1
-        return LSTMState(state.h + (seen - state.h) / count, count), *no_cells(seen)
+        return LSTMState(state.h + (seen - state.h) / count, count), *self.cells(seen[:, None])
+
+    def cells(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """What is seen of frames: (batch, frames, …) -> their keys and values: (batch, frames, E), or none"""
+        return seen[:, :0], seen[:, :0]
+
+    def forward(self, features: Tensor, counts: Tensor) -> Memory:
+        """As frame by frame, but at once."""
+        seen, present = self.see(features), are_picked(features, counts)
+        keys, values = self.cells(seen)
+        video = (seen * present[..., None]).sum(1) / counts[:, None]
+        return Memory(video, keys, values, present[:, : keys.shape[1]])
 
 
 class MeanEncoder(FeatureMeanEncoder):
@@ -299,6 +309,11 @@ def _initialise(cell: nn.LSTMCell | nn.GRUCell, *, gates: int) -> None:
         nn.init.orthogonal_(from_state)
     nn.init.zeros_(cell.bias_ih)
     nn.init.zeros_(cell.bias_hh)
+
+
+def are_picked(features: Tensor, counts: Tensor) -> Tensor:
+    """(batch, picks, …), (batch,) -> (batch, picks) bool: false for padding"""
+    return torch.arange(features.shape[1], device=counts.device) < counts[:, None]
 
 
 def no_cells(seen: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,10 +15,8 @@ from torch import Tensor, nn
 
 from picknet.config import ModelConfig
 from picknet.training.systems.parts import (
-    LSTMState,
     MeanEncoder,
     Memory,
-    Read,
     SoftAttention,
     WordDecoder,
     lstm_cell,
@@ -34,9 +32,8 @@ class Encoder(MeanEncoder):
         super().__init__(config, feature_size)
         self.key = nn.Linear(config.embedding_size, config.embedding_size)
 
-    def read(self, seen: Tensor, state: LSTMState) -> Read:
-        state, _, _ = super().read(seen, state)
-        return state, self.key(seen)[:, None], seen[:, None]
+    def cells(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+        return self.key(seen), seen
 
 
 class Decoder(WordDecoder):
