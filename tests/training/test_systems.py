@@ -173,7 +173,7 @@ def test_p_rnn_sees_what_changes_between_frames_and_shares_its_words():
 
 
 def test_hrne_reads_chunks_of_eight_frames_and_the_decoder_attends_to_their_ends():
-    encoder, decoder = built("hrne")
+    encoder, _ = built("hrne")
     frames = features(clips=1, picks=10)
     w, nothing = arrays(encoder), np.zeros((1, 5))
     seen = frames[0, :, 0].double().numpy() @ w["embed.weight"].T + w["embed.bias"]
