@@ -14,23 +14,19 @@ many epochs. --resume goes on from the checkpoints, also after a kill. One syste
     picknet train configs/systems/ta.toml --data msvd=MSVD --out OUT/ta
 
 `judge` captions the validation clips with each system in OUT: from its own frames, from those that the PickNet of the
-shipped model picks, from as many evenly spaced ones, and from all. It writes OUT/field.json with the captions and
-OUT/field.md with the tables; neither needs OpenVINO. METEOR needs the `meteor` extra, and is left out without it.
+shipped model picks, from as many evenly spaced ones, and from all. It writes OUT/field.json with the captions,
+OUT/field.md with the tables and, with matplotlib, the picture OUT/field.png. OpenVINO is not needed. METEOR needs the
+`meteor` extra, and is left out without it.
 """
 
 import argparse
-import json
 import shlex
-import subprocess
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from paper import STOP_SECONDS, Job, run
-
-from picknet.files import write_text
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs" / "systems"
@@ -81,7 +77,7 @@ def extract(arguments: argparse.Namespace) -> None:
     from picknet.training.export import round_to_half
     from picknet.training.features import extract_features
     from picknet.training.folds import official_splits
-    from picknet.training.recipe import _configure_torch, _find_device
+    from picknet.training.recipe import _configure_torch, find_device
 
     _configure_torch()
     splits = official_splits(data_folders(arguments.data, "folder"), on_note=print)
@@ -94,7 +90,7 @@ def extract(arguments: argparse.Namespace) -> None:
         done.add(kind)
         cnn = CNN(config.model).eval()
         round_to_half(cnn)  # as in training, so that they are found
-        cnn.to(_find_device(arguments.device))
+        cnn.to(find_device(arguments.device))
         for split in splits:
             features = extract_features(split, cnn, config, cache=cache_of(arguments))
             print(f"features of {len(features.clips)} {split.name} clips, grid {config.model.grid}", flush=True)
@@ -121,11 +117,11 @@ def judge(arguments: argparse.Namespace) -> None:
     from picknet.data.split import data_folders
     from picknet.study import field
     from picknet.training.bench import Bench
-    from picknet.training.recipe import _configure_torch, _find_device
-    from picknet.training.runs import checkpoint
+    from picknet.training.recipe import _configure_torch, find_device
+    from picknet.training.runs import checkpoint, commit
 
     _configure_torch()
-    device = _find_device(arguments.device)
+    device = find_device(arguments.device)
     data = data_folders(arguments.data, "folder")
     runs = sorted(path for path in arguments.out.iterdir() if checkpoint(path, "supervision", "best").exists())
     if not runs:
@@ -133,24 +129,14 @@ def judge(arguments: argparse.Namespace) -> None:
     described, references = Bench(data, cache_of(arguments), device).describe(
         runs, on_run=lambda folder: print(f"judging {folder.name}", flush=True)
     )
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
-    found: dict[str, Any] = {
+    facts = {
         "command": shlex.join(["python", *sys.argv]),
-        "commit": commit.strip() or "unknown",
+        "commit": commit() or "unknown",
         "device": torch.cuda.get_device_name() if device.type == "cuda" else str(device),
         "dataset": data[0].dataset,
-        "described": [asdict(one) for one in described],
     }
-    # Before anything is scored, since captions take longest. References stay with the data set.
-    write_text(arguments.out / "field.json", json.dumps(found) + "\n")
-    rows = field.measure(found["described"], references)
-    write_text(arguments.out / "field.json", json.dumps(found | {"rows": [row.to_dict() for row in rows]}) + "\n")
-    about = f"`{found['command']}`, commit {found['commit']}, {found['device']}, {rows[0].num_clips} clips."
-    epochs = ", ".join(f"{field.NAMES[row.system]} {row.epochs}" for row in rows if row.frames == "own")
-    tables = field.tables(rows, found["dataset"])
-    page = f"# The field on {found['dataset']}\n\n{about}\n\n{tables}\n\nEpochs: {epochs}.\n"
-    write_text(arguments.out / "field.md", page)
-    print(page)
+    field.write([asdict(one) for one in described], references, arguments.out, facts=facts)
+    print((arguments.out / "field.md").read_text(encoding="utf-8"))
 
 
 def main() -> None:

@@ -317,11 +317,11 @@ def measured(arguments: argparse.Namespace, jobs: Sequence[Job], supervised: Pat
     import torch
 
     from picknet.training.export import load_network
-    from picknet.training.recipe import _configure_torch, _find_device
+    from picknet.training.recipe import _configure_torch, find_device
     from picknet.training.stages import greedy_picks
 
     _configure_torch()
-    device = _find_device(arguments.device)
+    device = find_device(arguments.device)
     network, _, config = load_network(supervised / "model")
     judged = Judged(config, network.to(device), data=arguments.data, cache=cache, device=device)
     judged.meteor = arguments.meteor

@@ -1,16 +1,24 @@
 """The field on one bench: scores of captioning systems from their own frames and from others' picks, as tables."""
 
+import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from picknet import metrics
+from picknet.files import write_text
 from picknet.metrics import METRICS, Scores
 from picknet.study.bootstrap import Interval, interval, resamples
+from picknet.study.charts import COLOURS, GREEN, GREY, Dots, MissingMatplotlib, dot_chart, save
 from picknet.study.evaluation import markdown_table, score_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NAMES = {
     "picknet": "PickNet's captioner",
@@ -139,6 +147,53 @@ def difference(one: Row, other: Row, *, seed: int = 0) -> tuple[float, Interval]
     """CIDEr of one row minus that of another on the same clips, with its 95 % interval."""
     differences = one.cider - other.cider
     return float(differences.mean()), interval(resamples(len(differences), seed=seed) @ differences)
+
+
+def write(
+    described: Sequence[Mapping[str, Any]],
+    references: Mapping[str, Sequence[str]],
+    out: Path,
+    *,
+    facts: Mapping[str, str],
+) -> list[Row]:
+    """Write field.json with all captions, field.md with the tables and, with matplotlib, field.png.
+
+    facts: command, commit, device, dataset.
+    """
+    # Captions take longest: they are kept whatever happens to their scores.
+    write_text(out / "field.json", json.dumps({**facts, "described": described}) + "\n")
+    rows = measure(described, references)
+    content = {**facts, "described": described, "rows": [row.to_dict() for row in rows]}
+    write_text(out / "field.json", json.dumps(content) + "\n")
+    epochs = ", ".join(f"{NAMES[row.system]} {row.epochs}" for row in rows if row.frames == "own")
+    about = f"`{facts['command']}`, commit {facts['commit']}, {facts['device']}, {rows[0].num_clips} clips."
+    page = [f"# The field on {facts['dataset']}", about, tables(rows, facts["dataset"]), f"Epochs: {epochs}."]
+    write_text(out / "field.md", "\n\n".join(page) + "\n")
+    with contextlib.suppress(MissingMatplotlib):
+        save(chart(rows, facts["dataset"]), out / "field.png")
+    return rows
+
+
+def chart(rows: Sequence[Row], dataset: str) -> "Figure":
+    """CIDEr of each system from each choice of frames."""
+    systems = list(dict.fromkeys((row.system, row.trained_on) for row in rows))
+    by_key = {(row.system, row.trained_on, row.frames): row for row in rows}
+    several = len({trained_on for _, trained_on in systems}) > 2  # all frames, and TA's own number
+    few = [row.mean_frames for row in rows if row.frames == "picknet"]
+    looks = {"own": (GREY, "s"), "uniform": (COLOURS[0], "o"), "picknet": (GREEN, "D")}
+    names = {"own": "its own frames", "uniform": "as many evenly spaced", "picknet": "PickNet's picks"}
+    dots = []
+    for frames, (colour, marker) in looks.items():
+        chosen = [by_key[*system, frames] for system in systems]
+        values = [(row.scores.cider, *row.intervals["cider"]) for row in chosen]
+        dots.append(Dots(names[frames], values, colour, marker))
+    return dot_chart(
+        "Does picking help other captioners?",
+        f"{dataset}, {rows[0].num_clips} clips, {min(few):.1f} picks a clip; bars: 95 % by bootstrap over clips",
+        "CIDEr",
+        [f"{NAMES[system]}, {trained_on}" if several else NAMES[system] for system, trained_on in systems],
+        dots,
+    )
 
 
 def tables(rows: Sequence[Row], dataset: str) -> str:

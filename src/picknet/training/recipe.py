@@ -87,7 +87,7 @@ def train(
         judges=judges,
         resume=resume,
     )
-    target = _find_device(device)
+    target = find_device(device)
     progress = progress or TrainingProgress()
     cache_folder = Path(cache) if cache else folder.parent / "feature-cache"
     _configure_torch()
@@ -144,7 +144,7 @@ def export_run(
 # --- The steps of `train` ---
 
 
-def _find_device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
     possible = ["cpu"]
     if torch.backends.mps.is_available():
         possible.insert(0, "mps")
