@@ -325,7 +325,7 @@ def test_systems_that_do_not_choose_have_graphs():
     assert set(typing.get_args(SystemName)) == {"picknet", *SYSTEMS}
 
 
-@pytest.mark.parametrize("system", ["s2vt", "p-rnn", "hrne"])
+@pytest.mark.parametrize("system", ["p-rnn", "hrne"])
 def test_the_graphs_of_a_system_compute_what_the_network_does(system, tmp_path):
     """Its two graphs alone: to export the CNN with each takes long."""
     from safetensors.torch import save_file

@@ -221,6 +221,12 @@ def _extended_network(start: Path, config: Config, train: Split, captions: Capti
     known = set(vocabulary.words)
     extended = Vocabulary(vocabulary.words + tuple(word for word in frequent.words if word not in known))
     extended = extended.with_styles(_styles(train))
+    if config.model.system != "picknet" and extended != vocabulary:
+        new = len(extended.words) - len(vocabulary.words)
+        raise BadRun(
+            f"{start}: its system, {config.model.system}, cannot learn other words than it knows, and these captions "
+            f"have {new} more; train it on them from the start"
+        )
     network = Network(config.model, len(extended), pretrained=False)
     weights = old.state_dict()
     for name in ("decoder.embed.weight", *(() if config.model.tied_words else ("decoder.output.weight",))):
