@@ -20,13 +20,18 @@ GlanceKind = Literal["grey", "colour", "motion", "packets"]
 """What the policy sees of a frame."""
 
 SystemName = Literal[
-    "picknet", "mean", "ta", "s2vt", "lstm-e", "p-rnn", "hrne", "ba", "ruc-uva", "aalto", "ms-rnn"
+    "picknet", "mean", "ta", "s2vt", "lstm-e", "p-rnn", "hrne", "ba", "ruc-uva", "aalto", "densecap",
+    "ms-rnn",
 ]
 """A captioner: PickNet's own, or one of the systems it is compared with."""
 ATTENDING_SYSTEMS = ("ta", "p-rnn", "hrne", "ms-rnn")
 """Systems whose decoder attends to frames; PickNet's own does with `model.attention_heads`."""
-CHOOSING_SYSTEMS = ("ruc-uva", "aalto")
-"""Systems that choose among whole sentences, which the graphs of a model folder cannot: their models have none."""
+SYSTEMS_WITHOUT_GRAPHS = {
+    "ruc-uva": "chooses among whole sentences",
+    "aalto": "chooses among whole sentences",
+    "densecap": "reads all frames backwards as well",
+}
+"""Systems whose models have no graphs, since these read frame by frame and write word by word; and why."""
 
 REMOVED_GROUPS = ("refinement",)
 """Groups that older versions wrote into config.toml. They are ignored, so that old model and run folders still load."""

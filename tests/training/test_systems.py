@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from picknet.config import CHOOSING_SYSTEMS, ModelConfig, SystemName
+from picknet.config import SYSTEMS_WITHOUT_GRAPHS, ModelConfig, SystemName
 from picknet.model.folder import BadModel, ModelFolder
 from picknet.text import BOS, EOS, NEVER_WRITTEN, PAD, UNK
 from picknet.training.systems import SYSTEMS, build, ruc_uva
 from picknet.training.systems.candidates import bag_of_words, beam_candidates
+from picknet.training.systems.densecap import region_sequences
 from picknet.training.systems.hrne import ends_of_chunks
 from picknet.training.systems.ms_rnn import divergence
 from picknet.training.systems.parts import Memory, WordDecoder
@@ -32,8 +33,8 @@ def features(clips=3, picks=4):
 every_system = pytest.mark.parametrize("system", SYSTEMS)
 
 
-@every_system
-def test_frames_read_one_by_one_give_the_memory_of_the_whole_clip_and_padding_changes_nothing(system):
+@pytest.mark.parametrize("system", sorted(SYSTEMS.keys() - {"densecap"}))  # it reads backwards as well
+def test_frames_read_one_by_one_give_the_memory_of_the_whole_clip(system):
     encoder, _ = built(system)
     frames, counts = features(), torch.tensor([4, 2, 1])
     whole = encoder(frames, counts)
@@ -48,6 +49,14 @@ def test_frames_read_one_by_one_give_the_memory_of_the_whole_clip_and_padding_ch
         torch.testing.assert_close(whole.keys[clip][present], keys)
         torch.testing.assert_close(whole.values[clip][present], values)
     assert (whole.keys.shape[1] > 0) == encoder.attended == ModelConfig(system=system).attends
+
+
+@every_system
+def test_padding_changes_nothing(system):
+    encoder, _ = built(system)
+    frames, counts = features(), torch.tensor([4, 2, 1])
+    whole, shorter = encoder(frames, counts), encoder(frames[1:, :2], counts[1:])
+    torch.testing.assert_close(whole.video[1:], shorter.video)
 
 
 @every_system
@@ -312,17 +321,57 @@ def test_aaltos_evaluator_chooses_among_the_sentences_of_its_captioners(monkeypa
         assert [word for word in chosen if word] == [word for word in sentences[best][0].tolist() if word]
 
 
-@pytest.mark.parametrize("system", CHOOSING_SYSTEMS)
-def test_the_model_of_a_system_that_chooses_says_that_it_has_no_graphs(system, tmp_path):
+@pytest.mark.parametrize("system", SYSTEMS_WITHOUT_GRAPHS)
+def test_the_model_of_a_system_without_graphs_says_why(system, tmp_path):
     (tmp_path / "config.toml").write_text(f"[model]\nsystem = '{system}'\n")
-    with pytest.raises(BadModel, match=f"its system, {system}, chooses among whole sentences"):
+    with pytest.raises(BadModel, match=f"its system, {system}, {SYSTEMS_WITHOUT_GRAPHS[system]}, which graphs cannot"):
         ModelFolder(tmp_path)
-    assert built(system)[1].chooses
 
 
-def test_systems_that_do_not_choose_have_graphs():
-    assert {system for system in SYSTEMS if built(system)[1].chooses} == set(CHOOSING_SYSTEMS)
+def test_settings_know_every_system():
     assert set(typing.get_args(SystemName)) == {"picknet", *SYSTEMS}
+
+
+def test_densecap_chooses_regions_that_tell_something_new_and_follow_each_other():
+    # Two frames of two regions, three words. Frame 1: region 0 shows word 0, region 1 words 1 and 2.
+    shown = torch.tensor([[[[0.9, 0.0, 0.0], [0.0, 0.9, 0.9]], [[0.0, 0.9, 0.9], [0.9, 0.0, 0.0]]]])
+    same = torch.ones(1, 2, 2, 4)
+    assert region_sequences(same, shown, 1)[0].tolist() == [[1, 1]]  # two words, then the one not covered
+    assert region_sequences(same, shown.flip(2), 1)[0].tolist() == [[0, 0]]
+    # If nothing is gained, the region that is like the one before.
+    features = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]]])
+    equal = torch.full((1, 2, 2, 3), 0.5)
+    assert region_sequences(features, equal, 1)[0].tolist() == [[0, 1]]
+
+
+def test_densecaps_later_sequences_differ_from_the_first():
+    shown = torch.zeros(1, 3, 2, 4)
+    shown[:, :, 0, :3] = 0.8  # one region of each frame tells three words, the other one
+    shown[:, :, 1, 3] = 0.8
+    features = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).expand(1, 3, 2, 2)
+    first, second = region_sequences(features, shown, 2)
+    assert (first.tolist(), second.tolist()) == ([[0, 0, 0]], [[1, 1, 1]])
+
+
+def test_densecap_learns_words_of_videos_and_the_sequence_that_shows_a_caption_takes_it_all():
+    encoder, decoder = built("densecap")
+    frames = torch.randn(2, 3, 4, FEATURES, generator=torch.Generator().manual_seed(2))
+    memory = encoder(frames, torch.tensor([3, 2]))
+    videos, shown, shows_none = decoder._sequences(memory)
+    w = arrays(encoder)
+    p = sigmoid(frames.double().numpy() @ w["lexicon.weight"].T + w["lexicon.bias"])
+    expected = [np.log(1 - p[0]).sum((0, 1)), np.log(1 - p[1, :2]).sum((0, 1))]
+    np.testing.assert_allclose(shows_none.detach().numpy(), expected, rtol=1e-4)
+    # The caption of word 4, the first of the lexicon, teaches the sequence that shows it most, and no other.
+    memory = memory._replace(video=memory.video.detach().requires_grad_())
+    videos, shown, _ = decoder._sequences(memory)
+    words = torch.tensor([[BOS, 4, EOS], [BOS, 4, EOS]])
+    loss = decoder.loss(memory, words, feed_back=(), never_written=(), label_smoothing=0.0)
+    (gradient,) = torch.autograd.grad(loss, memory.video)
+    taught = gradient[:, : videos[0].numel()].unflatten(1, videos.shape[1:]).abs().sum(-1) > 0
+    assert taught.sum(1).tolist() == [1, 1]
+    assert taught.int().argmax(1).tolist() == shown[..., 0].argmax(1).tolist()
+    assert len(decoder.dense(memory, max_words=4)) == videos.shape[1]
 
 
 @pytest.mark.parametrize("system", ["p-rnn", "hrne"])

@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from picknet.config import CHOOSING_SYSTEMS, BadConfig, Config, load_config
+from picknet.config import SYSTEMS_WITHOUT_GRAPHS, BadConfig, Config, load_config
 from picknet.errors import PicknetError
 from picknet.model.manifest import MANIFEST, Fingerprint, read_manifest
 from picknet.model.onnx_file import BadFile, references
@@ -140,10 +140,10 @@ class ModelFolder:
         """Raise `BadModel` with the reason if this is the model of a system that has no graphs."""
         with contextlib.suppress(BadConfig):
             system = load_config(self.path / "config.toml").model.system
-            if system in CHOOSING_SYSTEMS:
+            if system in SYSTEMS_WITHOUT_GRAPHS:
                 raise BadModel(
-                    f"{self.path}: its system, {system}, chooses among whole sentences, which graphs cannot, so that "
-                    "it captions no videos; benchmarks/field.py judges it on a data set"
+                    f"{self.path}: its system, {system}, {SYSTEMS_WITHOUT_GRAPHS[system]}, which graphs cannot, so "
+                    "that it captions no videos; picknet bench judges it on a data set"
                 )
 
     def _check_sizes(self) -> None:

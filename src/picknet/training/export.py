@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from picknet.config import CHOOSING_SYSTEMS, Config, ModelConfig, load_config, to_toml
+from picknet.config import SYSTEMS_WITHOUT_GRAPHS, Config, ModelConfig, load_config, to_toml
 from picknet.files import UnwritableFile, remove_abandoned, temporary_folder, write_text, written_whole
 from picknet.model.card import write_card
 from picknet.model.folder import PARTS, POLICY_WEIGHTS, WEIGHTS, BadModel, check_listed, tensor_spans, weights_of
@@ -34,7 +34,7 @@ def export(
 ) -> None:
     """Write a model folder, completely or not at all. An existing model folder is replaced.
 
-    Systems that choose among whole sentences have no graphs: their model can be trained further and judged, not used.
+    Some systems have no graphs: their model can be trained further and judged, but captions no videos.
 
     card: facts for people, such as training data and scores.
     """
@@ -57,7 +57,7 @@ def export(
         vocabulary.save(building / "words.txt")
         write_text(building / "config.toml", to_toml(config))
         write_card(building, card or {}, config, vocabulary)
-        if config.model.system not in CHOOSING_SYSTEMS:
+        if config.model.system not in SYSTEMS_WITHOUT_GRAPHS:
             _export_graphs(network, config.model, building)
         write_manifest(building, PARTS)
         building.chmod(0o755)

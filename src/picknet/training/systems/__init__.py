@@ -5,7 +5,7 @@ a model folder: `model.system` says which.
 """
 
 from picknet.config import ModelConfig
-from picknet.training.systems import aalto, ba, hrne, lstm_e, mean, ms_rnn, p_rnn, ruc_uva, s2vt, ta
+from picknet.training.systems import aalto, ba, densecap, hrne, lstm_e, mean, ms_rnn, p_rnn, ruc_uva, s2vt, ta
 from picknet.training.systems.parts import FrameEncoder, WordDecoder
 
 SYSTEMS = {
@@ -18,6 +18,7 @@ SYSTEMS = {
     "ba": ba,
     "ruc-uva": ruc_uva,
     "aalto": aalto,
+    "densecap": densecap,
     "ms-rnn": ms_rnn,
 }
 """By `model.system`."""

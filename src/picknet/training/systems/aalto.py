@@ -106,8 +106,6 @@ class Evaluator(nn.Module):
 class Decoder(Captioner):
     """The first captioner, with the others and the evaluator."""
 
-    chooses = True
-
     def __init__(self, config: ModelConfig, num_words: int, encoder: Encoder) -> None:
         super().__init__(config, num_words, encoder, first=0, always=0)
         views = ((0, 1), (1, 0))

@@ -131,9 +131,6 @@ class WordDecoder(nn.Module):
     `begin(video)`, and whoever writes a sentence starts with zeros, whatever the system.
     """
 
-    chooses = False
-    """Whether `write` chooses among whole sentences, which the graphs of a model folder cannot."""
-
     def __init__(self, config: ModelConfig, num_words: int, *, hidden_size: int, output_size: int) -> None:
         """hidden_size: of the cell's state. output_size: of what the logits are made of."""
         super().__init__()

@@ -28,8 +28,6 @@ Encoder = FeatureMeanEncoder
 
 
 class Decoder(WordDecoder):
-    chooses = True
-
     def __init__(self, config: ModelConfig, num_words: int, encoder: Encoder) -> None:
         size, embedding_size, feature_size = config.state_size, config.embedding_size, encoder.size
         super().__init__(config, num_words, hidden_size=2 * size, output_size=size)
