@@ -166,3 +166,18 @@ def test_the_command_writes_tables_and_a_picture(clips, runs, tmp_path, capsys, 
     assert "Epochs: S2VT 3." in page
     rows = json.loads((tmp_path / "field.json").read_text())["rows"]
     assert [row["frames"] for row in rows] == ["own", "uniform", "picknet", "all"]
+
+
+def test_a_system_starts_with_the_shipped_policy_where_its_settings_are_the_same(runs):
+    from picknet.model.folder import SHIPPED
+    from picknet.training.network import Network
+    from picknet.training.recipe import _take_shipped_policy
+
+    shipped, _, settings = export.load_network(SHIPPED / "msvd")
+    picker = f"model.picker={settings.model.picker}", f"model.picker_hidden={settings.model.picker_hidden}"
+    same = parse_config(to_toml(CONFIG), picker)
+    network = Network(same.model, 9, pretrained=False)
+    _take_shipped_policy(network, same)
+    for name, weight in shipped.picknet.state_dict().items():
+        assert torch.equal(weight, network.picknet.state_dict()[name])
+    _take_shipped_policy(Network(CONFIG.model, 9, pretrained=False), CONFIG)  # another policy is left as it is

@@ -289,7 +289,7 @@ def test_ruc_uva_chooses_the_sentence_that_is_likely_and_similar(monkeypatch):
     likely = torch.tensor([[-1.0, -1.1, -9.0]])
     monkeypatch.setattr(ruc_uva, "beam_candidates", lambda *_, **__: (written, likely))
     monkeypatch.setattr(decoder, "similarity", lambda *_: torch.tensor([[0.1, 0.9, 0.95]]))
-    # Standardised: likely 0.72, 0.69, −1.41; similar −1.41, 0.64, 0.77
+    # Standardised: likely 0.72, 0.69, −1.41, of a word as of the sentence; similar −1.41, 0.64, 0.77
     assert decoder.write(memory, max_words=2).tolist() == [[5, EOS]]
     scores = ruc_uva.standardised(torch.tensor([[1.0, 3.0, -torch.inf]]))
     assert scores.tolist() == [[-1.0, 1.0, -torch.inf]]

@@ -14,6 +14,7 @@ import torch
 from picknet.config import STAGES, Config, load_config
 from picknet.data.split import DataFolder, Split, load_split
 from picknet.files import write_text
+from picknet.model.folder import DEFAULT_MODEL, SHIPPED
 from picknet.text import BOS, Vocabulary
 from picknet.training.batches import Data, prepare
 from picknet.training.export import export, load_network, round_to_half
@@ -40,6 +41,9 @@ FIXED_SETTINGS = (
     "output_gate",
 )
 """Settings of a model that cannot change in fine-tuning, since its weights depend on them."""
+
+POLICY_SETTINGS = ("picker", "picker_hidden", "glance")
+"""Settings that the weights of a policy depend on."""
 
 
 def train(
@@ -182,7 +186,17 @@ def _start_network(plan: TrainingPlan, train: Split, captions: Captions) -> tupl
         return _extended_network(plan.start, plan.config, train, captions)
     splits = ("train",) if plan.fold else plan.config.text.vocabulary_splits
     vocabulary = _new_vocabulary(plan.config, splits, captions, plan.data).with_styles(_styles(train))
-    return Network(plan.config.model, len(vocabulary)), vocabulary
+    network = Network(plan.config.model, len(vocabulary))
+    if plan.config.model.system != "picknet":
+        _take_shipped_policy(network, plan.config)
+    return network, vocabulary
+
+
+def _take_shipped_policy(network: Network, config: Config) -> None:
+    """Another system's captions come from the picks of the shipped PickNet, unless it is trained with the system."""
+    shipped, _, settings = load_network(SHIPPED / DEFAULT_MODEL)
+    if all(getattr(settings.model, name) == getattr(config.model, name) for name in POLICY_SETTINGS):
+        network.picknet.load_state_dict(shipped.picknet.state_dict())
 
 
 def _new_vocabulary(
@@ -236,8 +250,7 @@ def _extended_network(start: Path, config: Config, train: Split, captions: Capti
             if style not in vocabulary.styles:
                 rows[word] = weights[name][BOS]  # a new style starts as a copy of <bos>
         weights[name] = rows
-    settings = ("picker", "picker_hidden", "glance")
-    same_picker = all(getattr(old_config.model, key) == getattr(config.model, key) for key in settings)
+    same_picker = all(getattr(old_config.model, key) == getattr(config.model, key) for key in POLICY_SETTINGS)
     if not same_picker:
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("picknet.")}
     network.load_state_dict(weights, strict=same_picker)

@@ -36,6 +36,8 @@ class Gaussian(nn.Module):
         super().__init__()
         self.hidden = nn.Linear(size + LATENT_SIZE, size)
         self.both = nn.Linear(size, 2 * LATENT_SIZE)
+        nn.init.normal_(self.both.weight, std=0.01)  # about N(0, 1) at first, so that prior and posterior agree
+        nn.init.zeros_(self.both.bias)
 
     def forward(self, z: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_deviation = self.both(torch.tanh(self.hidden(torch.cat([z, given], dim=-1)))).chunk(2, dim=-1)

@@ -3,8 +3,8 @@ Embedding and Late Reranking for Video Captioning", ACM Multimedia 2016).
 
     tags        p = σ(f(v)),  v the mean of all features, one number for each word; labels are the words of a caption
     early       h_0 = LSTM(W_v v + W_t p),  h_t = LSTM(E w_{t-1}, h_{t-1}),  p(w_t) = softmax(W h_t)
-    late        of 20 sentences by beam search, the one with the highest log p(s) + cos(g(s), v), both standardised over
-                the 20; g predicts the features of a video from the words of a sentence (Word2VisualVec)
+    late        of 20 sentences by beam search, the one with the highest log p(s) / |s| + cos(g(s), v), both made
+                standard over the 20; g predicts the features of a video from the words of a sentence (Word2VisualVec)
     loss        cross entropy of words + binary cross entropy of tags + ‖g(s) − v‖² / size of v
 
 The paper's tags come from another network's predictions, and their vectors and those of sentences from word2vec; here
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from picknet.config import ModelConfig
+from picknet.text import PAD
 from picknet.training.systems.candidates import bag_of_words, beam_candidates, chosen_words
 from picknet.training.systems.parts import FeatureMeanEncoder, Memory, WordDecoder, feature_embedding, lstm_cell
 
@@ -79,6 +80,7 @@ class Decoder(WordDecoder):
             first_words=first_words,
             never_written=never_written,
         )
+        likely = likely / (words != PAD).sum(-1)
         return chosen_words(words, standardised(likely) + standardised(self.similarity(memory, words)))
 
 
