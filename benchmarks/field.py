@@ -2,6 +2,7 @@
 
     python benchmarks/field.py train --data msvd=MSVD --out OUT [--device cuda] [--minutes 9] [--resume]
     python benchmarks/field.py judge --data msvd=MSVD --out OUT [--device cuda]
+    python benchmarks/field.py time --data msvd=MSVD --out OUT [--clips 20]
 
 `train` extracts the features of all clips once, then trains all systems of configs/systems side by side, a process
 each, into OUT/NAME, and goes on with `judge`. With --seeds 0 1 2 it trains each as often, into OUT/NAME-seed1 and so
@@ -17,16 +18,23 @@ many epochs. --resume goes on from the checkpoints, also after a kill. One syste
 shipped model picks, from as many evenly spaced ones, and from all. It writes OUT/field.json with the captions,
 OUT/field.md with the tables and, with matplotlib, the picture OUT/field.png. OpenVINO is not needed. METEOR needs the
 `meteor` extra, and is left out without it.
+
+`time` measures on this machine's CPU how long a caption takes, decoding included, with the graphs of each system that
+has them, and writes OUT/time.md. It needs OpenVINO, and a quiet machine.
 """
 
 import argparse
 import shlex
+import statistics
 import sys
+import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
 
 from paper import STOP_SECONDS, Job, run
+
+from picknet.files import write_text
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs" / "systems"
@@ -139,12 +147,51 @@ def judge(arguments: argparse.Namespace) -> None:
     print((arguments.out / "field.md").read_text(encoding="utf-8"))
 
 
+def measure_time(arguments: argparse.Namespace) -> None:
+    import picknet
+    from picknet.config import SYSTEMS_WITHOUT_GRAPHS, load_config
+    from picknet.data.split import data_folders
+    from picknet.picking.plain import AllPicker, UniformPicker
+    from picknet.study.evaluation import markdown_table
+    from picknet.study.field import NAMES
+    from picknet.training.folds import official_splits
+    from picknet.training.recipe import export_run
+    from picknet.training.runs import commit
+
+    _, split = official_splits(data_folders(arguments.data, "folder"))
+    clips = split.clips[: arguments.clips]
+    shipped = picknet.load()
+    pickers = {"all frames": AllPicker(), "PickNet's": shipped.picker, "4 evenly spaced": UniformPicker(4)}
+    cells = [["system", *pickers]]
+    for run_folder in sorted(path.parent for path in arguments.out.glob("*/config.toml")):
+        system = load_config(run_folder / "config.toml").model.system
+        if system in SYSTEMS_WITHOUT_GRAPHS:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            export_run(run_folder, Path(folder) / "model")
+            captioner = picknet.load(Path(folder) / "model")
+            row = []
+            for picker in pickers.values():
+                captioner.caption(clips[0].path, picker=picker)  # graphs are compiled
+                seconds = []
+                for clip in clips:
+                    start = time.perf_counter()
+                    captioner.caption(clip.path, picker=picker)
+                    seconds.append(time.perf_counter() - start)
+                row.append(f"{statistics.median(seconds):.2f} s")
+        cells.append([NAMES[system], *row])
+        print(cells[-1], flush=True)
+    about = f"`{shlex.join(['python', *sys.argv])}`, commit {commit() or 'unknown'}: the median of {len(clips)} clips."
+    write_text(arguments.out / "time.md", f"{about}\n\n{markdown_table(cells)}\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     for name, command, text in (
         ("train", train, "train all systems, then judge them"),
         ("judge", judge, "judge the runs in OUT, and write field.json and field.md"),
+        ("time", measure_time, "measure how long captions take on the CPU, and write time.md"),
     ):
         one = commands.add_parser(name, help=text)
         one.add_argument("--data", action="append", required=True, help="msvd=FOLDER or msrvtt=FOLDER, or several")
@@ -152,7 +199,9 @@ def main() -> None:
         one.add_argument("--cache", type=Path, help="folder of features, by default OUT/feature-cache")
         one.add_argument("--device", default="auto")
         one.set_defaults(command=command)
-        if command is judge:
+        if command is measure_time:
+            one.add_argument("--clips", type=int, default=20)
+        if command is not train:
             continue
         one.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
         one.add_argument("--seeds", type=int, nargs="+", default=[0])
