@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from picknet.config import ModelConfig
-from picknet.text import PAD
+from picknet.text import NEVER_WRITTEN, PAD
 from picknet.training.systems.candidates import chosen_words
 from picknet.training.systems.parts import (
     FrameEncoder,
@@ -134,7 +134,7 @@ class Decoder(Captioner):
         *,
         max_words: int,
         first_words: Tensor | None = None,
-        never_written: Sequence[int] = (),
+        never_written: Sequence[int] = NEVER_WRITTEN,
         some_words: object = None,
     ) -> Tensor:
         """The evaluator's choice among the greedy sentences of all captioners. -> words: (batch, at most max_words)"""

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from picknet.config import ModelConfig
-from picknet.text import PAD
+from picknet.text import NEVER_WRITTEN, PAD
 from picknet.training.systems.candidates import bag_of_words, beam_candidates, chosen_words
 from picknet.training.systems.parts import FeatureMeanEncoder, Memory, WordDecoder, feature_embedding, lstm_cell
 
@@ -68,7 +68,7 @@ class Decoder(WordDecoder):
         *,
         max_words: int,
         first_words: Tensor | None = None,
-        never_written: Sequence[int] = (),
+        never_written: Sequence[int] = NEVER_WRITTEN,
         some_words: object = None,
     ) -> Tensor:
         """Late re-ranking. -> words: (batch, at most max_words + 1), padded after <eos>"""
