@@ -81,11 +81,13 @@ class Job:
     out: Path
     settings: tuple[str, ...]
     stages: tuple[str, ...]
-    data: str
+    data: str | tuple[str, ...]
     cache: Path
     device: str
     resume: bool
     start: Path | None = None
+    config: Path = CONFIG
+    fold: str | None = None
 
     @property
     def is_done(self) -> bool:
@@ -111,12 +113,13 @@ def work(job: Job) -> None:
     torch.set_num_threads(2)
     export._export_graphs = lambda *_: None  # nothing here uses them; `picknet export` writes a model with its graphs
     recipe.train(
-        CONFIG,
+        job.config,
         data=job.data,
         out=job.out,
         settings=job.settings,
         stages=job.stages,
         start=job.start,
+        fold=job.fold,
         resume=job.resume and (job.out / "config.toml").exists(),
         device=job.device,
         cache=job.cache,
@@ -314,11 +317,11 @@ def measured(arguments: argparse.Namespace, jobs: Sequence[Job], supervised: Pat
     import torch
 
     from picknet.training.export import load_network
-    from picknet.training.recipe import _configure_torch, _find_device
+    from picknet.training.recipe import _configure_torch, find_device
     from picknet.training.stages import greedy_picks
 
     _configure_torch()
-    device = _find_device(arguments.device)
+    device = find_device(arguments.device)
     network, _, config = load_network(supervised / "model")
     judged = Judged(config, network.to(device), data=arguments.data, cache=cache, device=device)
     judged.meteor = arguments.meteor

@@ -19,6 +19,20 @@ STAGES: tuple[Stage, ...] = ("supervision", "reinforcement", "adaptation")
 GlanceKind = Literal["grey", "colour", "motion", "packets"]
 """What the policy sees of a frame."""
 
+SystemName = Literal[
+    "picknet", "mean", "ta", "s2vt", "lstm-e", "p-rnn", "hrne", "ba", "ruc-uva", "aalto", "densecap",
+    "ms-rnn",
+]
+"""A captioner: PickNet's own, or one of the systems it is compared with."""
+ATTENDING_SYSTEMS = ("ta", "p-rnn", "hrne", "ms-rnn")
+"""Systems whose decoder attends to frames; PickNet's own does with `model.attention_heads`."""
+SYSTEMS_WITHOUT_GRAPHS = {
+    "ruc-uva": "chooses among whole sentences",
+    "aalto": "chooses among whole sentences",
+    "densecap": "reads all frames backwards as well",
+}
+"""Systems whose models have no graphs, since these read frame by frame and write word by word; and why."""
+
 REMOVED_GROUPS = ("refinement",)
 """Groups that older versions wrote into config.toml. They are ignored, so that old model and run folders still load."""
 
@@ -50,6 +64,8 @@ class TextConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
+    system: SystemName = "picknet"
+    """The captioner: picknet, the paper's own, or the one of another system, see `training/systems`."""
     cnn: str = "resnet152"
     """efficientnet_lite0, efficientnet_lite2, or a timm model's name (with the timm extra)."""
     image_size: int = 224
@@ -85,6 +101,11 @@ class ModelConfig:
     """Pick probability before training; 0.5 is what the default initialisation of the difference policy gives."""
     dropout: float = 0.5
     """Dropout at the inputs and outputs of encoder and decoder."""
+
+    @property
+    def attends(self) -> bool:
+        """Whether the decoder attends to the picked frames, of which the encoder then keeps keys and values."""
+        return self.attention_heads > 0 if self.system == "picknet" else self.system in ATTENDING_SYSTEMS
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from picknet.cli.serving import serve
 from picknet.cli.streams import stream
 from picknet.cli.terminal import say
 from picknet.cli.timelines import timeline
-from picknet.cli.trainings import export, report, train
+from picknet.cli.trainings import bench, export, report, train
 from picknet.errors import PicknetError
 
 COMPLETION_VARIABLE = "_PICKNET_COMPLETE"
@@ -45,7 +45,7 @@ app = typer.Typer(
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Describe videos": (caption, timeline, stream, pick, batch, serve),
     "Models": (info, train, export, report),
-    "Measure models": (evaluate, compare, calibrate),
+    "Measure models": (evaluate, compare, calibrate, bench),
 }
 for _heading, _commands in COMMANDS.items():
     for _command in _commands:

@@ -1,4 +1,4 @@
-"""`picknet train`, `picknet export` and `picknet report`."""
+"""`picknet train`, `picknet export`, `picknet report` and `picknet bench`."""
 
 import json
 import shlex
@@ -183,6 +183,63 @@ def export(
 
         recipe.export_run(run, out, facts=facts)
     print(out)
+
+
+def bench(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", help="Run folders of captioning systems, with one CNN that was not trained."),
+    ],
+    data: Annotated[
+        list[str], typer.Option(metavar="[NAME=]DIR", help="The data folder that they were trained on; as for train.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to write field.md, field.json and field.png to.")
+    ],
+    dataset: Annotated[
+        DatasetName, typer.Option(metavar="DATASET", help="Data set of a DIR without a name.")
+    ] = DatasetName.msvd,
+    picker: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="The model whose PickNet picks.", show_default="msvd, shipped")
+    ] = None,
+    device: Annotated[DeviceName, typer.Option(help="Device to caption on.")] = DeviceName.auto,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder of features. Default: feature-cache beside the first run folder.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Compare captioning systems on their validation clips, from their own frames and from PickNet's.
+
+    \b
+    Examples:
+      picknet bench runs/mean runs/ta --data msvd=msvd/ --out field/
+    """
+    import dataclasses
+
+    from picknet.data.split import data_folders
+    from picknet.files import check_folder
+    from picknet.study import field
+
+    folders = data_folders(data, dataset.value)
+    check_folder(out)
+    with _train_extra():
+        from picknet.training.bench import Bench
+        from picknet.training.recipe import find_device
+        from picknet.training.runs import commit
+
+        target = find_device(device.value)
+        cache_folder = cache or runs[0].parent / "feature-cache"
+        described, references = Bench(folders, cache_folder, target, picker).describe(
+            runs, on_run=lambda run: note(f"captioning with {run}")
+        )
+    facts = {
+        "command": shlex.join(["picknet", *sys.argv[1:]]),
+        "commit": commit() or "unknown",
+        "device": str(target),
+        "dataset": folders[0].dataset,
+    }
+    rows = field.write([dataclasses.asdict(one) for one in described], references, out, facts=facts)
+    print(field.tables(rows, folders[0].dataset))
 
 
 def _read_card(path: Path) -> dict[str, Any]:

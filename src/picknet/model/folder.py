@@ -6,6 +6,7 @@ offset, so each is stored once. Nothing in it can run code, and no part may refe
 lists sizes and digests of the parts, which are compared as they are read.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -14,7 +15,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from picknet.config import BadConfig, Config, load_config
+from picknet.config import SYSTEMS_WITHOUT_GRAPHS, BadConfig, Config, load_config
 from picknet.errors import PicknetError
 from picknet.model.manifest import MANIFEST, Fingerprint, read_manifest
 from picknet.model.onnx_file import BadFile, references
@@ -123,6 +124,7 @@ class ModelFolder:
         parts = [self.path / part for part in PARTS]
         missing = [part.name for part in parts if not part.is_file() or not part.stat().st_size]
         if missing:
+            self._check_has_graphs()
             raise BadModel(f"{self.path}: incomplete model: {', '.join(missing)} missing or empty; {EXPORT_AGAIN}")
         manifest = self.path / MANIFEST
         for part in (*parts, *([manifest] if os.path.lexists(manifest) else [])):
@@ -133,6 +135,16 @@ class ModelFolder:
             limit = MAX_WEIGHTS_BYTES if part.name in (WEIGHTS, POLICY_WEIGHTS) else MAX_PART_BYTES
             if (size := part.stat().st_size) > limit:
                 raise BadModel(f"{part}: is too large ({size:,} bytes, at most {limit:,} are read); {EXPORT_AGAIN}")
+
+    def _check_has_graphs(self) -> None:
+        """Raise `BadModel` with the reason if this is the model of a system that has no graphs."""
+        with contextlib.suppress(BadConfig):
+            system = load_config(self.path / "config.toml").model.system
+            if system in SYSTEMS_WITHOUT_GRAPHS:
+                raise BadModel(
+                    f"{self.path}: its system, {system}, {SYSTEMS_WITHOUT_GRAPHS[system]}, which graphs cannot, so "
+                    "that it captions no videos; picknet bench judges it on a data set"
+                )
 
     def _check_sizes(self) -> None:
         """Read the manifest, and compare what is compared at once. Digests are compared when a part is read."""

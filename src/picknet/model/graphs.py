@@ -52,7 +52,7 @@ MAX_IDLE_REQUESTS = 16
 def signatures(*, attention: bool, picker: str, glance: GlanceKind) -> dict[str, Signature]:
     """The graphs of a model folder, with or without attention over the cells of the picked frames, by its picker and
     its kind of glance."""
-    cells_of_frame = {"keys": "f32 n cells embedding", "values": "f32 n cells embedding"} if attention else {}
+    cells_of_frame = {"keys": "f32 n attended embedding", "values": "f32 n attended embedding"} if attention else {}
     cells_of_video = {"keys": "f32 n n embedding", "values": "f32 n n embedding"} if attention else {}
     return {
         "cnn": (
@@ -65,8 +65,8 @@ def signatures(*, attention: bool, picker: str, glance: GlanceKind) -> dict[str,
             {"next_h": "f32 n state", "next_c": "f32 n state", **cells_of_frame},
         ),
         "decoder": (
-            {"words": "i64 n", "video": "f32 n state", **cells_of_video, "state": "f32 n state"},
-            {"log_probabilities": "f32 n words", "next_state": "f32 n state"},
+            {"words": "i64 n", "video": "f32 n state", **cells_of_video, "state": "f32 n written"},
+            {"log_probabilities": "f32 n words", "next_state": "f32 n written"},
         ),
     }
 

@@ -61,14 +61,17 @@ class Runtime:
         model = self.config.model
         sizes: Sizes = {
             "image": (model.image_size, "config.toml"),
-            "state": (model.state_size, "config.toml"),
             "words": (len(self.vocabulary), "words.txt"),
             "cells": (model.grid**2, "config.toml"),
             "embedding": (model.embedding_size, "config.toml"),
         }
-        expected = signatures(attention=model.attention_heads > 0, picker=model.picker, glance=model.glance)
+        if model.system == "picknet":  # other systems keep several states, or more than states
+            sizes["state"] = sizes["written"] = (model.state_size, "config.toml")
+            sizes["attended"] = sizes["cells"]
+        expected = signatures(attention=model.attends, picker=model.picker, glance=model.glance)
         self.graphs = {name: Graph(parts, name, expected[name], sizes) for name in GRAPHS}
         self.glance_size = sizes["glance"][0]
+        self._state_size, self._written_size = sizes["state"][0], sizes["written"][0]
         self._precision = dict(PRECISION)
         self._compiling_ahead = threading.Lock()
 
@@ -104,7 +107,7 @@ class Runtime:
 
     def start(self, count: int = 1) -> EncoderState:
         """The state of `count` videos before their first frame."""
-        zeros = np.zeros((count, self.config.model.state_size), dtype=np.float32)
+        zeros = np.zeros((count, self._state_size), dtype=np.float32)
         no_cells = np.zeros((count, 0, self.config.model.embedding_size), dtype=np.float32)
         return EncoderState(zeros, zeros, no_cells, no_cells)
 
@@ -113,20 +116,24 @@ class Runtime:
         -> the state after this frame"""
         results = self._run("encoder", features=features, h=state.h, c=state.c)
         h, c = results["next_h"], results["next_c"]
-        if not self.config.model.attention_heads:
+        if not self.config.model.attends:
             return EncoderState(h, c, state.keys, state.values)
         # Memory stays bounded in an endless stream: the cells of the oldest picks are dropped.
-        max_cells = self.config.video.num_frames * self.config.model.grid**2
+        max_cells = self.config.video.num_frames * results["keys"].shape[1]
         keys, values = (
             np.concatenate([before, np.broadcast_to(now, (len(h), *now.shape[1:]))], axis=1)[:, -max_cells:]
             for before, now in ((state.keys, results["keys"]), (state.values, results["values"]))
         )
         return EncoderState(h, c, keys, values)
 
+    def start_sentence(self, count: int = 1) -> Array:
+        """The decoder's states before the first words of `count` sentences: (count, written)"""
+        return np.zeros((count, self._written_size), dtype=np.float32)
+
     def decode(self, words: Array, memory: EncoderState, states: Array) -> tuple[Array, Array]:
-        """words: (n,) int64, the encoder's state of one video or of n, the decoder's states: (n, state)
+        """words: (n,) int64, the encoder's state of one video or of n, the decoder's states: (n, written)
         -> log-probabilities of the next words: (n, words), next states"""
-        attended = {"keys": memory.keys, "values": memory.values} if self.config.model.attention_heads else {}
+        attended = {"keys": memory.keys, "values": memory.values} if self.config.model.attends else {}
         results = self._run("decoder", words=words, video=memory.h, **attended, state=states)
         return results["log_probabilities"], results["next_state"]
 

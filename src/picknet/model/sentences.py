@@ -93,7 +93,7 @@ class SentenceWriter:
         """The greedy sentence for each of n videos' memories (n, state), several times as fast as one by one."""
         endings = greedy(
             lambda rows: self._step(state.of(rows)),
-            np.zeros_like(state.h),
+            self._runtime.start_sentence(len(state.h)),
             max_words=self._config.text.max_words,
             begin=self._first_word,
             never_written=self._never_written,
@@ -104,7 +104,7 @@ class SentenceWriter:
         """What a beam search finds for one video's memory, the best first."""
         return beam_search(
             self._step(state),
-            np.zeros_like(state.h),
+            self._runtime.start_sentence(len(state.h)),
             beam=beam,
             max_words=self._config.text.max_words,
             length_exponent=self._config.length_exponent,
@@ -118,7 +118,7 @@ class SentenceWriter:
             return (caption,)
         found = all_endings(
             self._step(state),
-            np.zeros_like(state.h),
+            self._runtime.start_sentence(len(state.h)),
             beam=max(beam, 2 * count),
             max_words=self._config.text.max_words,
             begin=self._first_word,

@@ -149,6 +149,42 @@ def line_chart(panels: Sequence[Panel]) -> "Figure":
     return figure
 
 
+@dataclass(frozen=True)
+class Dots:
+    """A value for each row of a dot chart, with its interval."""
+
+    name: str
+    values: Sequence[tuple[float, float, float]]
+    """(value, low, high)."""
+    colour: str
+    marker: str = "o"
+
+
+def dot_chart(title: str, note: str, x_name: str, rows: Sequence[str], dots: Sequence[Dots]) -> "Figure":
+    """Rows with their names at the left; in each a dot of every kind, one above the other, with its interval."""
+    if not rows:
+        raise BadChart("a chart needs at least one row")
+    left, height, header = 1.75, 0.42 * len(rows), 0.85
+    with _style():
+        figure = _figure(WIDTH, height + header + 0.6 + 2 * MARGIN)
+        top = figure.get_figheight() - MARGIN
+        _title(figure, title, note, left=MARGIN, top=top)
+        axes = _axes(figure, left, MARGIN + 0.5, WIDTH - left - MARGIN, height)
+        axes.grid(axis="x", color=GRID, linewidth=0.8)
+        pitch = 0.7 / max(len(dots) - 1, 1)
+        for number, kind in enumerate(dots):
+            places = [row + pitch * number - 0.35 for row in range(len(rows))]
+            for place, (_, low, high) in zip(places, kind.values, strict=True):
+                axes.plot([low, high], [place, place], color=kind.colour, linewidth=1.0, alpha=0.4)
+            values = [value for value, _, _ in kind.values]
+            axes.plot(values, places, kind.marker, color=kind.colour, markersize=MARKER_SIZE, label=kind.name)
+        axes.set_yticks(range(len(rows)), rows, color=INK)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlabel(x_name)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(dots), frameon=False, handletextpad=0.2)
+    return figure
+
+
 def pick_histograms(
     counts: Sequence[int], positions: Sequence[int], *, num_frames: int, name: str = "Number of picks"
 ) -> "Figure":

@@ -9,22 +9,23 @@ import logging
 import secrets
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from picknet.config import Config, ModelConfig, load_config, to_toml
+from picknet.config import SYSTEMS_WITHOUT_GRAPHS, Config, ModelConfig, load_config, to_toml
 from picknet.files import UnwritableFile, remove_abandoned, temporary_folder, write_text, written_whole
 from picknet.model.card import write_card
 from picknet.model.folder import PARTS, POLICY_WEIGHTS, WEIGHTS, BadModel, check_listed, tensor_spans, weights_of
 from picknet.model.manifest import write_manifest
 from picknet.picking.learned import CODE_SIZE, NUM_PICKED, NUM_RECENT, OUTLINE_SIZE, STATE_SIZE
 from picknet.text import Vocabulary
-from picknet.training.network import LSTMState, Network
+from picknet.training.network import Decoder, Network
 from picknet.training.policies import PickNet, RatePickNet
+from picknet.training.systems.parts import LSTMState
 from picknet.video.frame import glance_shape
 
 
@@ -32,6 +33,8 @@ def export(
     network: Network, vocabulary: Vocabulary, config: Config, folder: str | Path, *, card: dict[str, Any] | None = None
 ) -> None:
     """Write a model folder, completely or not at all. An existing model folder is replaced.
+
+    Some systems have no graphs: their model can be trained further and judged, but captions no videos.
 
     card: facts for people, such as training data and scores.
     """
@@ -54,7 +57,8 @@ def export(
         vocabulary.save(building / "words.txt")
         write_text(building / "config.toml", to_toml(config))
         write_card(building, card or {}, config, vocabulary)
-        _export_graphs(network, config.model, building)
+        if config.model.system not in SYSTEMS_WITHOUT_GRAPHS:
+            _export_graphs(network, config.model, building)
         write_manifest(building, PARTS)
         building.chmod(0o755)
         _replace(target, building)
@@ -135,8 +139,21 @@ def round_to_half(module: nn.Module) -> None:
 
 
 def _stored(network: Network) -> dict[str, Tensor]:
-    # Without the batch norms' counters of batches, which nothing reads.
-    return {name: tensor for name, tensor in network.state_dict().items() if not name.endswith("num_batches_tracked")}
+    # Without the batch norms' counters of batches, which nothing reads, and what two modules share once.
+    again = _shared(network)
+    return {
+        name: tensor
+        for name, tensor in network.state_dict().items()
+        if not name.endswith("num_batches_tracked") and name not in again
+    }
+
+
+def _shared(network: Network) -> dict[str, str]:
+    """Other names of weights that two modules share -> the name that they are stored by."""
+    first: dict[int, str] = {}
+    every = network.named_parameters(remove_duplicate=False)
+    names = {name: first.setdefault(id(weight), name) for name, weight in every}
+    return {name: stored for name, stored in names.items() if name != stored}
 
 
 class _Graph(nn.Module):
@@ -226,7 +243,7 @@ class _DecoderGraph(_Graph):
         for port in model.graph.input:
             if port.name in ("video", "keys", "values"):
                 port.type.tensor_type.shape.dim[0].dim_param = "memories"
-        if self.decoder.attention is None:
+        if not isinstance(self.decoder, Decoder) or self.decoder.attention is None:
             return
         reshaped = {node.input[0]: node for node in model.graph.node if node.op_type == "Reshape"}
         for name in ("keys", "values"):
@@ -243,7 +260,7 @@ def _export_graphs(network: Network, config: ModelConfig, folder: Path) -> None:
     glances = torch.zeros(2, *glance_shape(config.glance), dtype=torch.uint8)
     pixels = torch.zeros(2, config.image_size, config.image_size, 3, dtype=torch.uint8)
     features = torch.zeros(2, network.cnn.num_cells, network.cnn.feature_size)
-    states, words = torch.zeros(2, config.state_size), torch.zeros(2, dtype=torch.int64)
+    states, words = torch.zeros(2, network.encoder.size), torch.zeros(2, dtype=torch.int64)
     cells = torch.zeros(1, 3, config.embedding_size)
     inputs = {
         "pixels": pixels,
@@ -260,7 +277,7 @@ def _export_graphs(network: Network, config: ModelConfig, folder: Path) -> None:
         "video": states[:1].clone(),
         "keys": cells,
         "values": cells.clone(),
-        "state": states.clone(),
+        "state": torch.zeros(2, network.decoder.size),
     }
     picknet = network.picknet
     policy = _RateGraph(picknet) if isinstance(picknet, RatePickNet) else _DifferenceGraph(picknet)
@@ -274,11 +291,14 @@ def _export_graphs(network: Network, config: ModelConfig, folder: Path) -> None:
         example = {key: inputs[key] for key in graph.inputs}
         if name == "policy":
             example |= {"state": torch.zeros(2, STATE_SIZE)} if "state" in example else {}
-        _export_graph(graph.eval(), example, folder / f"{name}.onnx", folder / weights_of(name))
+        _export_graph(graph.eval(), example, folder / f"{name}.onnx", folder / weights_of(name), _shared(network))
     network.to(device).train(training)
 
 
-def _export_graph(graph: _Graph, example: dict[str, Tensor], path: Path, weights: Path) -> None:
+def _export_graph(
+    graph: _Graph, example: dict[str, Tensor], path: Path, weights: Path, shared: Mapping[str, str]
+) -> None:
+    """shared: other names of weights -> the name that they are stored by."""
     import onnx
     from onnxscript.optimizer import fold_constants, remove_unused_nodes
 
@@ -301,7 +321,7 @@ def _export_graph(graph: _Graph, example: dict[str, Tensor], path: Path, weights
     model = program.model_proto  # type: ignore[union-attr]
     graph.complete(model)
     remove_unused_nodes(model)
-    _point_into(model, weights)
+    _point_into(model, weights, shared)
     for node in model.graph.node:
         node.ClearField("metadata_props")  # the exporter's stack traces: large and unused
         node.ClearField("doc_string")
@@ -309,7 +329,7 @@ def _export_graph(graph: _Graph, example: dict[str, Tensor], path: Path, weights
         onnx.save(model, temporary)
 
 
-def _point_into(model: Any, weights: Path) -> None:
+def _point_into(model: Any, weights: Path, shared: Mapping[str, str]) -> None:
     """Replace the weights of an ONNX model by references into a safetensors file; 16-bit weights are cast to 32."""
     import onnx
 
@@ -317,7 +337,7 @@ def _point_into(model: Any, weights: Path) -> None:
     widenings = []
     for initializer in model.graph.initializer:
         name = initializer.name
-        span = spans.get(name)
+        span = spans.get(shared.get(name, name))
         if span is None:
             continue
         half = span.dtype == "F16"

@@ -18,9 +18,10 @@ from picknet.text import Vocabulary
 from picknet.training.batches import Data, cider_of, first_words
 from picknet.training.export import load_network
 from picknet.training.features import FeatureSplit, PixelSplit, extract_features
-from picknet.training.network import Decoder, Encoder, Memory, Network
+from picknet.training.network import Decoder, Encoder, Network
 from picknet.training.replay import Replayed
 from picknet.training.runs import BadRun
+from picknet.training.systems.parts import FrameEncoder, Memory, WordDecoder
 
 MAX_SCORES = 200_000
 """Scores of captions that an environment keeps."""
@@ -29,8 +30,8 @@ MAX_SCORES = 200_000
 class Judge(NamedTuple):
     """A captioner whose captions reward PickNet."""
 
-    encoder: Encoder
-    decoder: Decoder
+    encoder: Encoder | FrameEncoder
+    decoder: Decoder | WordDecoder
     vocabulary: Vocabulary
 
 

@@ -5,8 +5,6 @@ from these modules, and its weights files use their parameter names.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,33 +13,16 @@ from picknet.config import ModelConfig
 from picknet.text import BOS, EOS, NEVER_WRITTEN, PAD
 from picknet.training.cnn import CNN
 from picknet.training.policies import PickNet, RatePickNet
-
-WORDS_AT_ONCE = 5
-"""Words of greedy captions that are written before a check whether all captions have ended, which waits for the
-device."""
-
-
-class LSTMState(NamedTuple):
-    """The encoder's state after the frames picked so far. Both (batch, S)."""
-
-    h: Tensor
-    c: Tensor
-
-
-class Memory(NamedTuple):
-    """The decoder's input: the video as one vector and, with attention, keys and values of the cells of all picks."""
-
-    video: Tensor
-    """v: (batch, S)."""
-    keys: Tensor
-    """(batch, cells of all picks, E); 0 cells without attention."""
-    values: Tensor
-    present: Tensor
-    """(batch, cells of all picks) bool: false for padding."""
-
-    def of(self, rows: Tensor) -> "Memory":
-        """Select rows of the batch, which may repeat."""
-        return Memory(*(part[rows] for part in self))
+from picknet.training.systems import build
+from picknet.training.systems.parts import (
+    WORDS_AT_ONCE,
+    FrameEncoder,
+    LSTMState,
+    Memory,
+    WordDecoder,
+    barred,
+    word_loss,
+)
 
 
 class Encoder(nn.Module):
@@ -218,6 +199,19 @@ class Decoder(nn.Module):
             states.append(state)
         return self._logits(torch.stack(states, dim=1), *cells)
 
+    def loss(
+        self,
+        memory: Memory,
+        words: Tensor,
+        *,
+        feed_back: Sequence[bool] | Tensor,
+        never_written: Sequence[int],
+        label_smoothing: float,
+    ) -> Tensor:
+        """L_X: words from <bos> to <eos>, padded: (batch, length + 1) -> the mean cross entropy of a word"""
+        logits = self(memory, words[:, :-1], feed_back=feed_back, never_written=never_written)
+        return word_loss(logits, words, label_smoothing=label_smoothing)
+
     @torch.no_grad()
     def write(
         self,
@@ -271,8 +265,8 @@ class Decoder(nn.Module):
     def _likeliest(self, state: Tensor, cells: Sequence[Tensor], never_written: Sequence[int]) -> Tensor:
         """state: (batch, S) -> the likeliest next words that may be written: (batch,)"""
         logits = self._logits(state[:, None], *cells)[:, 0]
-        barred = _barred(tuple(never_written), logits.shape[-1], logits.device)
-        return logits.masked_fill_(barred, -torch.inf).argmax(-1)
+        excluded = barred(tuple(never_written), logits.shape[-1], logits.device)
+        return logits.masked_fill_(excluded, -torch.inf).argmax(-1)
 
     def _logits(self, states: Tensor, keys: Tensor, values: Tensor, present: Tensor | None = None) -> Tensor:
         """states p: (batch, length, S) -> (batch, length, words)"""
@@ -288,14 +282,6 @@ class Decoder(nn.Module):
         return torch.lerp(state, candidate, z)  # (1 − z) p + z p̃
 
 
-@lru_cache(maxsize=16)
-def _barred(never_written: tuple[int, ...], num_words: int, device: torch.device) -> Tensor:
-    """-> (words,) bool: the words that are never written. Kept, since a copy to the device waits for it."""
-    barred = torch.zeros(num_words, dtype=torch.bool)
-    barred[list(never_written)] = True
-    return barred.to(device)
-
-
 def _initialise(*gates: Tensor, size: int) -> None:
     """Orthogonal for square matrices of a gate (from the state and from the video), otherwise Xavier.
 
@@ -308,11 +294,16 @@ def _initialise(*gates: Tensor, size: int) -> None:
 
 
 class Network(nn.Module):
-    """The whole system: PickNet, the CNN, and the Encoder-Decoder."""
+    """The whole system: PickNet, the CNN, and the Encoder-Decoder, the paper's or that of another system."""
 
     def __init__(self, config: ModelConfig, num_words: int, *, pretrained: bool = True) -> None:
         super().__init__()
         self.picknet = PickNet(config) if config.picker == "difference" else RatePickNet(config)
         self.cnn = CNN(config, pretrained=pretrained).eval()
-        self.encoder = Encoder(config, self.cnn.feature_size)
-        self.decoder = Decoder(config, num_words)
+        self.encoder: Encoder | FrameEncoder
+        self.decoder: Decoder | WordDecoder
+        if config.system == "picknet":
+            self.encoder = Encoder(config, self.cnn.feature_size)
+            self.decoder = Decoder(config, num_words)
+        else:
+            self.encoder, self.decoder = build(config, feature_size=self.cnn.feature_size, num_words=num_words)

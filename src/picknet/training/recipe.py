@@ -14,6 +14,7 @@ import torch
 from picknet.config import STAGES, Config, load_config
 from picknet.data.split import DataFolder, Split, load_split
 from picknet.files import write_text
+from picknet.model.folder import DEFAULT_MODEL, SHIPPED
 from picknet.text import BOS, Vocabulary
 from picknet.training.batches import Data, prepare
 from picknet.training.export import export, load_network, round_to_half
@@ -28,6 +29,7 @@ from picknet.training.stages import adaptation, reinforcement, supervision
 from picknet.training.teachers import Captions, english_words, teachers
 
 FIXED_SETTINGS = (
+    "system",
     "cnn",
     "image_size",
     "grid",
@@ -39,6 +41,9 @@ FIXED_SETTINGS = (
     "output_gate",
 )
 """Settings of a model that cannot change in fine-tuning, since its weights depend on them."""
+
+POLICY_SETTINGS = ("picker", "picker_hidden", "glance")
+"""Settings that the weights of a policy depend on."""
 
 
 def train(
@@ -86,7 +91,7 @@ def train(
         judges=judges,
         resume=resume,
     )
-    target = _find_device(device)
+    target = find_device(device)
     progress = progress or TrainingProgress()
     cache_folder = Path(cache) if cache else folder.parent / "feature-cache"
     _configure_torch()
@@ -143,7 +148,7 @@ def export_run(
 # --- The steps of `train` ---
 
 
-def _find_device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
     possible = ["cpu"]
     if torch.backends.mps.is_available():
         possible.insert(0, "mps")
@@ -181,7 +186,17 @@ def _start_network(plan: TrainingPlan, train: Split, captions: Captions) -> tupl
         return _extended_network(plan.start, plan.config, train, captions)
     splits = ("train",) if plan.fold else plan.config.text.vocabulary_splits
     vocabulary = _new_vocabulary(plan.config, splits, captions, plan.data).with_styles(_styles(train))
-    return Network(plan.config.model, len(vocabulary)), vocabulary
+    network = Network(plan.config.model, len(vocabulary))
+    if plan.config.model.system != "picknet":
+        _take_shipped_policy(network, plan.config)
+    return network, vocabulary
+
+
+def _take_shipped_policy(network: Network, config: Config) -> None:
+    """Another system's captions come from the picks of the shipped PickNet, unless it is trained with the system."""
+    shipped, _, settings = load_network(SHIPPED / DEFAULT_MODEL)
+    if all(getattr(settings.model, name) == getattr(config.model, name) for name in POLICY_SETTINGS):
+        network.picknet.load_state_dict(shipped.picknet.state_dict())
 
 
 def _new_vocabulary(
@@ -220,6 +235,12 @@ def _extended_network(start: Path, config: Config, train: Split, captions: Capti
     known = set(vocabulary.words)
     extended = Vocabulary(vocabulary.words + tuple(word for word in frequent.words if word not in known))
     extended = extended.with_styles(_styles(train))
+    if config.model.system != "picknet" and extended != vocabulary:
+        new = len(extended.words) - len(vocabulary.words)
+        raise BadRun(
+            f"{start}: its system, {config.model.system}, cannot learn other words than it knows, and these captions "
+            f"have {new} more; train it on them from the start"
+        )
     network = Network(config.model, len(extended), pretrained=False)
     weights = old.state_dict()
     for name in ("decoder.embed.weight", *(() if config.model.tied_words else ("decoder.output.weight",))):
@@ -229,8 +250,7 @@ def _extended_network(start: Path, config: Config, train: Split, captions: Capti
             if style not in vocabulary.styles:
                 rows[word] = weights[name][BOS]  # a new style starts as a copy of <bos>
         weights[name] = rows
-    settings = ("picker", "picker_hidden", "glance")
-    same_picker = all(getattr(old_config.model, key) == getattr(config.model, key) for key in settings)
+    same_picker = all(getattr(old_config.model, key) == getattr(config.model, key) for key in POLICY_SETTINGS)
     if not same_picker:
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("picknet.")}
     network.load_state_dict(weights, strict=same_picker)

@@ -85,7 +85,7 @@ class ReplayedLoss(Replayed):
 
     def __init__(self, function: Callable[..., Tensor], parameters: Iterable[nn.Parameter]) -> None:
         super().__init__(function)
-        self.parameters = tuple(parameters)
+        self.parameters = tuple(dict.fromkeys(parameters))  # what two modules share has one gradient
 
     def __call__(self, *arguments: Tensor, **settings: Any) -> Tensor:
         if not arguments[0].is_cuda:

@@ -290,6 +290,11 @@ def load_best(folder: Path, stage: Stage, network: Network) -> None:
         network.load_state_dict(load_file(path, device=str(next(network.parameters()).device)), strict=False)
 
 
+def trained_epochs(folder: Path, stage: Stage) -> int:
+    """The epochs of a stage up to its last checkpoint."""
+    return int(_read_progress(checkpoint(folder, stage, "last"))["epochs"])
+
+
 def _read_progress(path: Path) -> dict[str, Any]:
     """The `StageProgress` stored in a checkpoint; that of a new stage if there is no checkpoint."""
     from safetensors import safe_open
@@ -318,8 +323,8 @@ def card(folder: Path) -> dict[str, Any]:
 def _versions(command: str | None) -> dict[str, str]:
     """The command, the git commit if the code is a checkout, and versions of Python and packages."""
     versions = {"command": command} if command else {}
-    if commit := _commit():
-        versions["commit"] = commit
+    if found := commit():
+        versions["commit"] = found
     versions |= {"python": platform.python_version(), "machine": platform.machine()}
     for package in ("picknet", "torch", "numpy", "av", "safetensors", "onnx"):
         try:
@@ -329,13 +334,13 @@ def _versions(command: str | None) -> dict[str, str]:
     return versions
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The git commit of this file's checkout, with a + if there are uncommitted changes; None outside a checkout."""
     here = Path(__file__).parent
     try:
         git = partial(subprocess.run, cwd=here, capture_output=True, text=True, check=True, timeout=10)
-        commit = git(["git", "rev-parse", "--short", "HEAD"]).stdout.strip()
+        head = git(["git", "rev-parse", "--short", "HEAD"]).stdout.strip()
         changed = git(["git", "status", "--porcelain", "--untracked-files=no", "--", "."]).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return f"{commit}+" if changed else commit
+    return f"{head}+" if changed else head

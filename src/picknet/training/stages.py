@@ -8,18 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from picknet.config import Config
-from picknet.text import PAD
+from picknet.config import CaptioningConfig, Config
 from picknet.training.batches import CaptionBatch, ClipBatch, Data, caption_epochs, clip_batches, first_words
 from picknet.training.features import Crop, FeatureSplit, PixelSplit
 from picknet.training.films import FilmBatch, make_clips, make_films
 from picknet.training.judges import Environment
 from picknet.training.learner import Figures, Step
-from picknet.training.network import Memory, Network
+from picknet.training.network import Network
 from picknet.training.policies import Policy, RatePickNet, draw_chances
 from picknet.training.replay import Replayed, ReplayedLoss
 from picknet.training.rewards import language_reward, max_picks, total_reward, visual_diversity
 from picknet.training.runs import Run
+from picknet.training.systems.parts import Memory
 
 OUT_OF_LIMITS = 1000.0
 """Subtracted from the score of an epoch whose number of picks is outside the limits; more than any CIDEr."""
@@ -34,7 +34,7 @@ def supervision(network: Network, data: Data[FeatureSplit] | Data[PixelSplit], c
     trained = (network.encoder, network.decoder, *((network.cnn,) if isinstance(data.train, PixelSplit) else ()))
     compiled = data.device.type == "cuda"
     cnn: Callable[[Tensor], Tensor] = torch.compile(network.cnn) if compiled else network.cnn
-    fixed_cnn_loss = CaptioningLoss(network, data, stage.label_smoothing)
+    fixed_cnn_loss = CaptioningLoss(network, data, stage)
 
     def batch_loss(batch: CaptionBatch, generator: torch.Generator) -> tuple[Tensor, Figures]:
         counts = data.train.counts[batch.clips]
@@ -101,7 +101,7 @@ def adaptation(network: Network, data: Data[FeatureSplit], config: Config, run: 
     stage = config.adaptation
 
     environment, policy = Environment.of(network, data), ReplayedPolicy.of(network.picknet)
-    captioning_loss = CaptioningLoss(network, data, stage.label_smoothing)
+    captioning_loss = CaptioningLoss(network, data, stage)
     captioner = nn.ModuleList([network.encoder, network.decoder])  # without the CNN, whose many modules take time
     # N_max has shrunk in stage 2 and stays at its floor.
     most = max_picks(config.reward, num_frames=config.video.num_frames, progress=1.0)
@@ -145,9 +145,12 @@ def _word_loss(
     feed_back: Sequence[bool] | Tensor,
     label_smoothing: float,
 ) -> Tensor:
-    logits = network.decoder(memory, words[:, :-1], feed_back=feed_back, never_written=data.vocabulary.never_written)
-    return nn.functional.cross_entropy(
-        logits.flatten(0, 1), words[:, 1:].flatten(), ignore_index=PAD, label_smoothing=label_smoothing
+    return network.decoder.loss(
+        memory,
+        words,
+        feed_back=feed_back,
+        never_written=data.vocabulary.never_written,
+        label_smoothing=label_smoothing,
     )
 
 
@@ -159,8 +162,9 @@ that few shapes are recorded."""
 class CaptioningLoss:
     """L_X with a fixed CNN: `cross_entropy` of captions from picked frames, replayed on a GPU."""
 
-    def __init__(self, network: Network, data: Data[Any], label_smoothing: float) -> None:
-        self.network, self.data, self.label_smoothing = network, data, label_smoothing
+    def __init__(self, network: Network, data: Data[Any], stage: CaptioningConfig) -> None:
+        self.network, self.data, self.label_smoothing = network, data, stage.label_smoothing
+        self._feeds_back = stage.teacher_forcing_floor < 1
         self._replayed = ReplayedLoss(self._loss, (*network.encoder.parameters(), *network.decoder.parameters()))
 
     def __call__(self, batch: CaptionBatch, picked: Tensor, *, most: int | None = None) -> Tensor:
@@ -180,7 +184,9 @@ class CaptioningLoss:
     ) -> Tensor:
         features = self.data.train.picked_features(self.network.cnn, clips, picked, most=most)
         memory = self.network.encoder(*features).of(clip_of_caption)
-        return _word_loss(self.network, self.data, memory, words, feed_back.to(words.device), self.label_smoothing)
+        # With a tensor the likeliest words are computed in every step, which takes time.
+        own = feed_back.to(words.device) if self._feeds_back else ()
+        return _word_loss(self.network, self.data, memory, words, own, self.label_smoothing)
 
 
 class ReplayedPolicy(NamedTuple):

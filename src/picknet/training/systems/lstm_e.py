@@ -1,0 +1,52 @@
+"""LSTM-E: a joint embedding of videos and sentences (Pan et al., "Jointly Modeling Embedding and Translation to Bridge
+Video and Language", CVPR 2016).
+
+    relevance   E_r = ‖T_v v − T_s s‖²,      v the mean of all features, s the sentence as a bag of words
+    coherence   E_c = −Σ_t log p(w_t | v, w_0 … w_{t-1})
+    loss        (1 − λ) E_r + λ E_c
+
+The LSTM's first input is the embedded video T_v v, the others are the embedded words T_s w_t: T_s is the embedding of
+single words as well as of whole sentences.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from picknet.config import ModelConfig
+from picknet.text import PAD, SPECIAL_WORDS
+from picknet.training.systems.parts import MeanEncoder, Memory, WordDecoder, lstm_cell
+
+COHERENCE = 0.7
+"""λ: the weight of the coherence, the best in the paper."""
+
+Encoder = MeanEncoder
+
+
+class Decoder(WordDecoder):
+    def __init__(self, config: ModelConfig, num_words: int, encoder: Encoder) -> None:
+        super().__init__(config, num_words, hidden_size=2 * config.state_size, output_size=config.state_size)
+        self.lstm = lstm_cell(config.embedding_size, config.state_size)
+
+    def begin(self, video: Tensor) -> Tensor:
+        nothing = video.new_zeros(len(video), self.lstm.hidden_size)
+        return torch.cat(self.lstm(video, (nothing, nothing)), dim=-1)
+
+    def cell(self, words: Tensor, memory: Memory, state: Tensor) -> tuple[Tensor, Tensor]:
+        h, c = state.chunk(2, dim=-1)
+        h, c = self.lstm(words, (h, c))
+        return h, torch.cat([h, c], dim=-1)
+
+    def relevance(self, memory: Memory, words: Tensor) -> Tensor:
+        """E_r of each sentence. words from <bos> to <eos>, padded: (batch, length) -> (batch,)"""
+        in_bag = words >= len(SPECIAL_WORDS)
+        sentences = (self.embed(words) * in_bag[..., None]).sum(1)
+        distances: Tensor = (memory.video - sentences).square().sum(-1)
+        return distances
+
+    def loss(self, memory: Memory, words: Tensor, **settings: Any) -> Tensor:
+        # E_c is a sum over the words of a sentence.
+        words_of_sentence = (words[:, 1:] != PAD).sum() / len(words)
+        coherence = super().loss(memory, words, **settings) * words_of_sentence
+        return (1 - COHERENCE) * self.relevance(memory, words).mean() + COHERENCE * coherence
