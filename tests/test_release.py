@@ -83,7 +83,9 @@ def test_the_wheel_is_the_package_with_its_model_and_its_page() -> None:
 def test_the_sdist_holds_no_data_but_the_samples() -> None:
     files = files_of("sdist")
     assert {name for name in files if re.search(r"\.(mp4|avi|mkv|webm|mov|npz|parquet|csv|jsonl)$", name)} == {
-        path.relative_to(ROOT).as_posix() for path in (ROOT / "samples").glob("*.mp4")
+        path.relative_to(ROOT).as_posix()
+        for folder in ("samples", "src/picknet/serve/samples")
+        for path in (ROOT / folder).glob("*.mp4")
     }
     assert {name.split("/")[0] for name in files if "/" in name} == {"src", "configs", "docs", "examples", "samples"}
     assert {"LICENSE", "NOTICE", "CHANGELOG.md", "CITATION.cff", "SECURITY.md", "README.md"} <= files
