@@ -75,6 +75,12 @@ def test_the_sample_has_its_caption(captioner):
     assert (caption.frames_seen, caption.seconds) == (30, pytest.approx(14.0))
 
 
+def test_inferences_side_by_side_write_the_same(captioner):
+    alone, side_by_side = (one.caption(SAMPLE) for one in (captioner, picknet.load(side_by_side=True)))
+    assert (side_by_side.text, side_by_side.picks) == (alone.text, alone.picks)
+    assert side_by_side.log_probability == pytest.approx(alone.log_probability, abs=0.1)
+
+
 def written(*lines, ink="white", paper="black", size=24):
     """A picture of 320 × 240 with lines of text: (240, 320, 3)"""
     image = Image.new("RGB", (320, 240), paper)

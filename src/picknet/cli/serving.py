@@ -116,7 +116,7 @@ def serve(
         memory=memory * MB,
     )
     service = Service(
-        load(model, style=style),
+        load(model, style=style, side_by_side=True),
         limits,
         root=root,
         allow_sources=allow_sources.split(","),

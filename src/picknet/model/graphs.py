@@ -22,6 +22,7 @@ from picknet import cache
 from picknet.config import GlanceKind
 from picknet.model.folder import EXPORT_AGAIN, BadModel, ModelFolder, last_line
 from picknet.video.frame import GLANCE_CHANNELS
+from picknet.workers import num_cores
 
 Array = NDArray[Any]
 Signature = tuple[dict[str, str], dict[str, str]]
@@ -95,9 +96,15 @@ def _policy(picker: str, glance: GlanceKind) -> Signature:
 class Graph:
     """A graph read from an ONNX file and checked against its signature. Any number of threads may use it."""
 
-    def __init__(self, folder: ModelFolder, name: str, signature: Signature, sizes: Sizes) -> None:
-        """sizes: those known so far; those that this graph is the first to state are added."""
+    def __init__(
+        self, folder: ModelFolder, name: str, signature: Signature, sizes: Sizes, *, side_by_side: bool = False
+    ) -> None:
+        """sizes: those known so far; those that this graph is the first to state are added.
+
+        side_by_side: each inference has one thread, and as many run at once as there are cores.
+        """
         self.name = name
+        self._side_by_side = side_by_side
         self.model = _read(folder.path / f"{name}.onnx")
         """OpenVINO's model, not compiled."""
         self._folder = folder
@@ -124,6 +131,9 @@ class Graph:
         settings["ENABLE_CPU_PINNING"] = "NO"
         if self.name in SINGLE_THREADED:
             settings["INFERENCE_NUM_THREADS"] = "1"
+        elif self._side_by_side:
+            del settings["PERFORMANCE_HINT"]
+            settings["NUM_STREAMS"] = settings["INFERENCE_NUM_THREADS"] = str(num_cores())
         entry = f"{self.name}-{self._fingerprint(settings)}" if self.name in CACHED else None
         if entry and (stored := cache.read(entry)) is not None:
             try:

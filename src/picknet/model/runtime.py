@@ -52,7 +52,8 @@ class Runtime:
     Thread-safe: any number of threads may call any method.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, side_by_side: bool = False) -> None:
+        """side_by_side: for captions of several videos at once, each inference has one thread."""
         parts = ModelFolder(folder)
         self.folder = parts.path
         self.card = parts.card
@@ -69,7 +70,7 @@ class Runtime:
             sizes["state"] = sizes["written"] = (model.state_size, "config.toml")
             sizes["attended"] = sizes["cells"]
         expected = signatures(attention=model.attends, picker=model.picker, glance=model.glance)
-        self.graphs = {name: Graph(parts, name, expected[name], sizes) for name in GRAPHS}
+        self.graphs = {name: Graph(parts, name, expected[name], sizes, side_by_side=side_by_side) for name in GRAPHS}
         self.glance_size = sizes["glance"][0]
         self._state_size, self._written_size = sizes["state"][0], sizes["written"][0]
         self._precision = dict(PRECISION)

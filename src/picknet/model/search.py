@@ -154,7 +154,8 @@ def _ending(sentence: Array, total: float, choices: Sequence[Array] = ()) -> End
 def _entropy(log_probabilities: Array) -> float:
     """log_probabilities: (V,) -> nats"""
     finite = np.maximum(log_probabilities, LOWEST)  # 0 · log 0 is 0
-    return float(-np.exp(finite) @ finite)
+    # Not as a product of vectors: BLAS would share it among threads, which then spin on the cores that decode.
+    return float(-(np.exp(finite) * finite).sum())
 
 
 def _longer(totals: Array, log_probabilities: Array, never_written: Sequence[int], *, must_end: bool) -> Array:

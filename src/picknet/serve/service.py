@@ -67,7 +67,8 @@ class Limits:
 
     @property
     def num_workers(self) -> int:
-        return self.workers or num_cores()
+        """By default one more than cores, which works while another waits for its decoder."""
+        return self.workers or num_cores() + 1
 
     @property
     def num_job_threads(self) -> int:
