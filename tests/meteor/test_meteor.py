@@ -183,7 +183,7 @@ def damaged(folder: Path, place: Path, name: str, content: bytes | None) -> Path
 
 
 @pytest.mark.parametrize("name", ["meteor-1.5.jar", "data/paraphrase-en.gz"])
-@pytest.mark.parametrize("content", [None, b"", b"not what it should be", gzip.compress(b"0.5\nbig\nlar")])
+@pytest.mark.parametrize("content", [None, b"", b"not what it should be", gzip.compress(b"0.5\nbig\nlar", mtime=0)])
 def test_damaged_files_are_named(folder: Path, tmp_path: Path, name: str, content: bytes | None) -> None:
     place = damaged(folder, tmp_path, name, content)
     with pytest.raises(MeteorFailed, match=f"^{tmp_path}: METEOR's files cannot be read \\("):
