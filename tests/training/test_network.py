@@ -376,7 +376,7 @@ def test_greedy_words_do_not_depend_on_how_often_the_end_is_checked(monkeypatch)
         decoder.embed.weight.mul_(20)  # enough spread that sentences of different lengths come out
     lengths = set()
     for video in torch.randn(30, 1, 5) * 3:
-        monkeypatch.setattr("picknet.training.network.WORDS_AT_ONCE", 1)
+        monkeypatch.setattr("picknet.training.systems.parts.WORDS_AT_ONCE", 1)
         (expected,) = decoder.write(video_alone(video), max_words=14).tolist()
         monkeypatch.undo()
         (words,) = decoder.write(video_alone(video), max_words=14).tolist()

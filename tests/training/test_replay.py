@@ -7,9 +7,10 @@ from policies import lively_glances
 from torch import nn
 
 from picknet.config import ModelConfig
-from picknet.training.network import WORDS_AT_ONCE, Decoder, Encoder, Memory
+from picknet.training.network import Decoder, Encoder, Memory
 from picknet.training.policies import PickNet, RatePickNet, draw_chances
 from picknet.training.replay import UNRECORDED_CALLS, Replayed, ReplayedLoss
+from picknet.training.systems.parts import WORDS_AT_ONCE
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 DEVICES = ["cpu", pytest.param("cuda", marks=on_gpu)]

@@ -4,24 +4,23 @@ from these modules, and its weights files use their parameter names.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from picknet.config import ModelConfig
-from picknet.text import BOS, EOS, NEVER_WRITTEN, PAD
+from picknet.text import NEVER_WRITTEN
 from picknet.training.cnn import CNN
 from picknet.training.policies import PickNet, RatePickNet
 from picknet.training.systems import build
 from picknet.training.systems.parts import (
-    WORDS_AT_ONCE,
     FrameEncoder,
     LSTMState,
     Memory,
     WordDecoder,
-    barred,
-    word_loss,
+    Writer,
+    likeliest,
 )
 
 
@@ -136,7 +135,7 @@ class Attention(nn.Module):
         return normal
 
 
-class Decoder(nn.Module):
+class Decoder(Writer):
     """The GRU that writes the caption, with the paper's equations.
 
     They differ from `nn.GRUCell`: the reset gate is applied to the state before the matrix product, and z weights the
@@ -192,81 +191,21 @@ class Decoder(nn.Module):
         for t, given in enumerate(inputs.unbind(1)):
             if t > 0 and len(feed_back) and (isinstance(feed_back, Tensor) or feed_back[t]):
                 with torch.no_grad():
-                    likeliest = self._likeliest(state, cells, never_written)
-                own = self.from_word(self.dropout(self.embed(likeliest))) + context
+                    written = likeliest(self._logits(state[:, None], *cells)[:, 0], never_written)
+                own = self.from_word(self.dropout(self.embed(written))) + context
                 given = torch.where(feed_back[t], own, given) if isinstance(feed_back, Tensor) else own
             state = self._cell(given, state)
             states.append(state)
         return self._logits(torch.stack(states, dim=1), *cells)
 
-    def loss(
-        self,
-        memory: Memory,
-        words: Tensor,
-        *,
-        feed_back: Sequence[bool] | Tensor,
-        never_written: Sequence[int],
-        label_smoothing: float,
-    ) -> Tensor:
-        """L_X: words from <bos> to <eos>, padded: (batch, length + 1) -> the mean cross entropy of a word"""
-        logits = self(memory, words[:, :-1], feed_back=feed_back, never_written=never_written)
-        return word_loss(logits, words, label_smoothing=label_smoothing)
-
-    @torch.no_grad()
-    def write(
-        self,
-        memory: Memory,
-        *,
-        max_words: int,
-        first_words: Tensor | None = None,
-        never_written: Sequence[int] = NEVER_WRITTEN,
-        some_words: Callable[..., tuple[Tensor, Tensor, Tensor]] | None = None,
-    ) -> Tensor:
-        """Greedy decoding, as in the paper. -> words: (batch, at most max_words), padded after <eos>
-
-        first_words: (batch,) <bos> or a style word for each caption, by default <bos>. Words in `never_written` are
-        never chosen. some_words: in place of the method, `Replayed`.
-        """
+    def begin_writing(self, memory: Memory) -> tuple[Tensor, tuple[Tensor, ...]]:
         video, *cells = memory
-        context, state = self.from_video(video), torch.zeros_like(video)
-        word = torch.full((len(video),), BOS, device=video.device) if first_words is None else first_words
-        finished = torch.zeros_like(word, dtype=torch.bool)
-        words: list[Tensor] = []
-        for _ in range(0, max_words, WORDS_AT_ONCE):
-            written, state, finished = (some_words or self.some_words)(
-                word, finished, state, context, *cells, never_written=tuple(never_written)
-            )
-            words.append(written)
-            word = written[:, -1]
-            if finished.all():
-                break
-        return torch.cat(words, dim=1)[:, :max_words]
+        return torch.zeros_like(video), (self.from_video(video), *cells)
 
-    @torch.no_grad()
-    def some_words(
-        self,
-        word: Tensor,
-        finished: Tensor,
-        state: Tensor,
-        context: Tensor,
-        *cells: Tensor,
-        never_written: Sequence[int],
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Go on with greedy captions. word (the last), finished: (batch,), state: (batch, S), context: (batch, 3 S)
-        -> words: (batch, WORDS_AT_ONCE), state and finished after them"""
-        words = []
-        for _ in range(WORDS_AT_ONCE):
-            state = self._cell(self.from_word(self.embed(word)) + context, state)
-            word = self._likeliest(state, cells, never_written).masked_fill(finished, PAD)
-            finished = finished | (word == EOS)
-            words.append(word)
-        return torch.stack(words, dim=1), state, finished
-
-    def _likeliest(self, state: Tensor, cells: Sequence[Tensor], never_written: Sequence[int]) -> Tensor:
-        """state: (batch, S) -> the likeliest next words that may be written: (batch,)"""
-        logits = self._logits(state[:, None], *cells)[:, 0]
-        excluded = barred(tuple(never_written), logits.shape[-1], logits.device)
-        return logits.masked_fill_(excluded, -torch.inf).argmax(-1)
+    def next_logits(self, word: Tensor, state: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
+        context, *cells = given
+        state = self._cell(self.from_word(self.embed(word)) + context, state)
+        return self._logits(state[:, None], *cells)[:, 0], state
 
     def _logits(self, states: Tensor, keys: Tensor, values: Tensor, present: Tensor | None = None) -> Tensor:
         """states p: (batch, length, S) -> (batch, length, words)"""

@@ -124,7 +124,77 @@ class MeanEncoder(FeatureMeanEncoder):
         return seen
 
 
-class WordDecoder(nn.Module):
+class Writer(nn.Module):
+    """What all decoders have in common: their loss, and greedy decoding."""
+
+    def begin_writing(self, memory: Memory) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The state before the first word, and what every word needs beside it."""
+        raise NotImplementedError
+
+    def next_logits(self, word: Tensor, state: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
+        """The last word: (batch,), the state, and what `begin_writing` gave
+        -> logits of the next word: (batch, words), the state after the last"""
+        raise NotImplementedError
+
+    def loss(
+        self,
+        memory: Memory,
+        words: Tensor,
+        *,
+        feed_back: Sequence[bool] | Tensor,
+        never_written: Sequence[int],
+        label_smoothing: float,
+    ) -> Tensor:
+        """L_X: words from <bos> to <eos>, padded: (batch, length + 1) -> the mean cross entropy of a word"""
+        logits = self(memory, words[:, :-1], feed_back=feed_back, never_written=never_written)
+        return word_loss(logits, words, label_smoothing=label_smoothing)
+
+    @torch.no_grad()
+    def write(
+        self,
+        memory: Memory,
+        *,
+        max_words: int,
+        first_words: Tensor | None = None,
+        never_written: Sequence[int] = NEVER_WRITTEN,
+        some_words: Callable[..., tuple[Tensor, Tensor, Tensor]] | None = None,
+    ) -> Tensor:
+        """Greedy decoding, as in the paper. -> words: (batch, at most max_words), padded after <eos>
+
+        first_words: (batch,) <bos> or a style word for each caption, by default <bos>. Words in `never_written` are
+        never chosen. some_words: in place of the method, `Replayed`.
+        """
+        video = memory.video
+        state, given = self.begin_writing(memory)
+        word = torch.full((len(video),), BOS, device=video.device) if first_words is None else first_words
+        finished = torch.zeros_like(word, dtype=torch.bool)
+        words: list[Tensor] = []
+        for _ in range(0, max_words, WORDS_AT_ONCE):
+            written, state, finished = (some_words or self.some_words)(
+                word, finished, state, *given, never_written=tuple(never_written)
+            )
+            words.append(written)
+            word = written[:, -1]
+            if finished.all():
+                break
+        return torch.cat(words, dim=1)[:, :max_words]
+
+    @torch.no_grad()
+    def some_words(
+        self, word: Tensor, finished: Tensor, state: Tensor, *given: Tensor, never_written: Sequence[int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Go on with greedy captions. word (the last), finished: (batch,), the state and what `begin_writing` gave
+        -> words: (batch, WORDS_AT_ONCE), state and finished after them"""
+        words = []
+        for _ in range(WORDS_AT_ONCE):
+            logits, state = self.next_logits(word, state, *given)
+            word = likeliest(logits, never_written).masked_fill(finished, PAD)
+            finished = finished | (word == EOS)
+            words.append(word)
+        return torch.stack(words, dim=1), state, finished
+
+
+class WordDecoder(Writer):
     """The decoder of a system: a state, a cell that takes a word, and logits of the next one.
 
     The state has a last number more than the cell's, which says whether the sentence has begun: before, the cell's is
@@ -182,72 +252,19 @@ class WordDecoder(nn.Module):
         for t, given in enumerate(self.dropout(self.embed(words)).unbind(1)):
             if t > 0 and len(feed_back) and (isinstance(feed_back, Tensor) or feed_back[t]):
                 with torch.no_grad():
-                    likeliest = self.likeliest(outputs[-1], never_written)
-                own = self.dropout(self.embed(likeliest))
+                    written = likeliest(self.logits(outputs[-1]), never_written)
+                own = self.dropout(self.embed(written))
                 given = torch.where(feed_back[t], own, given) if isinstance(feed_back, Tensor) else own
             output, state = self.cell(given, memory, state)
             outputs.append(output)
         return self.logits(torch.stack(outputs, dim=1))
 
-    def loss(
-        self,
-        memory: Memory,
-        words: Tensor,
-        *,
-        feed_back: Sequence[bool] | Tensor,
-        never_written: Sequence[int],
-        label_smoothing: float,
-    ) -> Tensor:
-        """words from <bos> to <eos>, padded: (batch, length + 1) -> the mean cross entropy of a word"""
-        logits = self(memory, words[:, :-1], feed_back=feed_back, never_written=never_written)
-        return word_loss(logits, words, label_smoothing=label_smoothing)
+    def begin_writing(self, memory: Memory) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return self.begin(memory.video), memory
 
-    @torch.no_grad()
-    def write(
-        self,
-        memory: Memory,
-        *,
-        max_words: int,
-        first_words: Tensor | None = None,
-        never_written: Sequence[int] = NEVER_WRITTEN,
-        some_words: Callable[..., tuple[Tensor, Tensor, Tensor]] | None = None,
-    ) -> Tensor:
-        """Greedy decoding. -> words: (batch, at most max_words), padded after <eos>
-
-        first_words: (batch,), by default <bos>. some_words: in place of the method, `Replayed`.
-        """
-        video, state = memory.video, self.begin(memory.video)
-        word = torch.full((len(video),), BOS, device=video.device) if first_words is None else first_words
-        finished = torch.zeros_like(word, dtype=torch.bool)
-        words: list[Tensor] = []
-        for _ in range(0, max_words, WORDS_AT_ONCE):
-            written, state, finished = (some_words or self.some_words)(
-                word, finished, state, *memory, never_written=tuple(never_written)
-            )
-            words.append(written)
-            word = written[:, -1]
-            if finished.all():
-                break
-        return torch.cat(words, dim=1)[:, :max_words]
-
-    @torch.no_grad()
-    def some_words(
-        self, word: Tensor, finished: Tensor, state: Tensor, *memory: Tensor, never_written: Sequence[int]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Go on with greedy captions. word (the last), finished: (batch,), state: (batch, hidden_size)
-        -> words: (batch, WORDS_AT_ONCE), state and finished after them"""
-        words = []
-        for _ in range(WORDS_AT_ONCE):
-            output, state = self.cell(self.embed(word), Memory(*memory), state)
-            word = self.likeliest(output, never_written).masked_fill(finished, PAD)
-            finished = finished | (word == EOS)
-            words.append(word)
-        return torch.stack(words, dim=1), state, finished
-
-    def likeliest(self, output: Tensor, never_written: Sequence[int]) -> Tensor:
-        """The likeliest next words that may be written: (batch,)"""
-        logits = self.logits(output)
-        return logits.masked_fill(barred(tuple(never_written), logits.shape[-1], logits.device), -torch.inf).argmax(-1)
+    def next_logits(self, word: Tensor, state: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
+        output, state = self.cell(self.embed(word), Memory(*given), state)
+        return self.logits(output), state
 
 
 class SoftAttention(nn.Module):
@@ -332,3 +349,8 @@ def barred(never_written: tuple[int, ...], num_words: int, device: torch.device)
     found = torch.zeros(num_words, dtype=torch.bool)
     found[list(never_written)] = True
     return found.to(device)
+
+
+def likeliest(logits: Tensor, never_written: Sequence[int]) -> Tensor:
+    """logits: (batch, words), which are changed -> the likeliest words that may be written: (batch,)"""
+    return logits.masked_fill_(barred(tuple(never_written), logits.shape[-1], logits.device), -torch.inf).argmax(-1)
