@@ -2,12 +2,14 @@
 
     python benchmarks/field.py train --data msvd=MSVD --out OUT [--device cuda] [--minutes 9] [--resume]
     python benchmarks/field.py judge --data msvd=MSVD --out OUT [--device cuda]
+    python benchmarks/field.py score --data msvd=MSVD --out OUT
     python benchmarks/field.py time --data msvd=MSVD --out OUT [--clips 20]
 
 `train` extracts the features of all clips once, then trains all systems of configs/systems side by side, a process
-each, into OUT/NAME, and goes on with `judge`. With --seeds 0 1 2 it trains each as often, into OUT/NAME-seed1 and so
-on; with --few it also trains each on random subsets of 3 to 8 frames, into OUT/NAME-few, so that few frames are nothing
-new to it; with --folds 5 it trains on four fifths of the training clips and validates on the fifth, five times.
+each, into OUT/NAME, and goes on with `judge` and `score`. With --seeds 0 1 2 it trains each as often, into
+OUT/NAME-seed1 and so on; with --few it also trains each on random subsets of 3 to 8 frames, into OUT/NAME-few, so that
+few frames are nothing new to it; with --folds 5 it trains on four fifths of the training clips and validates on the
+fifth, five times.
 
 With --minutes, systems that are not done by then are stopped, and judged as far as they have come: the table says how
 many epochs. --resume goes on from the checkpoints, also after a kill. One system is one command:
@@ -15,23 +17,31 @@ many epochs. --resume goes on from the checkpoints, also after a kill. One syste
     picknet train configs/systems/ta.toml --data msvd=MSVD --out OUT/ta
 
 `judge` captions the validation clips with each system in OUT: from its own frames, from those that the PickNet of the
-shipped model picks, from as many evenly spaced ones, and from all. It writes OUT/field.json with the captions,
-OUT/field.md with the tables and, with matplotlib, the picture OUT/field.png. OpenVINO is not needed. METEOR needs the
-`meteor` extra, and is left out without it.
+shipped model picks, from as many evenly spaced ones, and from all, into OUT/field.json. OpenVINO is not needed.
+
+`score` adds the scores of these captions, and writes OUT/field.md with the tables and, with matplotlib, the picture
+OUT/field.png. METEOR needs the `meteor` extra, and is left out without it. With --captions, `train` and `judge` end
+before that, so that it can be done on another machine.
 
 `time` measures on this machine's CPU how long a caption takes, decoding included, with the graphs of each system that
 has them, and writes OUT/time.md. It needs OpenVINO, and a quiet machine.
 """
 
 import argparse
+import json
+import multiprocessing
+import os
 import shlex
 import statistics
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from paper import STOP_SECONDS, Job, run
 
 from picknet.files import write_text
@@ -79,6 +89,13 @@ def cache_of(arguments: argparse.Namespace) -> Path:
 
 def extract(arguments: argparse.Namespace) -> None:
     """The features of all clips into the cache, before processes would all extract them."""
+    workers = max(1, (os.cpu_count() or 1) // 2)
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(extract_part, [(arguments, slice(start, None, workers)) for start in range(workers)]))
+
+
+def extract_part(arguments_and_part: "tuple[argparse.Namespace, slice]") -> None:
+    """The features of some clips of each split."""
     from picknet.config import load_config
     from picknet.data.split import data_folders
     from picknet.training.cnn import CNN
@@ -87,8 +104,9 @@ def extract(arguments: argparse.Namespace) -> None:
     from picknet.training.folds import official_splits
     from picknet.training.recipe import _configure_torch, find_device
 
+    arguments, part = arguments_and_part
     _configure_torch()
-    splits = official_splits(data_folders(arguments.data, "folder"), on_note=print)
+    splits = official_splits(data_folders(arguments.data, "folder"))
     done = set()
     for name in arguments.systems:
         config = load_config(CONFIGS / f"{name}.toml", arguments.set)
@@ -100,50 +118,72 @@ def extract(arguments: argparse.Namespace) -> None:
         round_to_half(cnn)  # as in training, so that they are found
         cnn.to(find_device(arguments.device))
         for split in splits:
-            features = extract_features(split, cnn, config, cache=cache_of(arguments))
-            print(f"features of {len(features.clips)} {split.name} clips, grid {config.model.grid}", flush=True)
+            if some := split.clips[part]:
+                extract_features(replace(split, clips=some), cnn, config, cache=cache_of(arguments))
 
 
 def train(arguments: argparse.Namespace) -> None:
-    deadline = time.monotonic() + 60 * arguments.minutes - 3 * STOP_SECONDS  # what is left is for the table
+    deadline = time.monotonic() + 60 * arguments.minutes - 3 * STOP_SECONDS  # what is left is for the captions
     extract(arguments)
-    waiting = [job for job in jobs(arguments) if not job.is_done]
-    states: dict[str, str] = {}
-    at_once = arguments.at_once or len(waiting) or 1
-    for start in range(0, len(waiting), at_once):
-        if time.monotonic() < deadline:
-            states |= run(waiting[start : start + at_once], deadline)
+    states = run(jobs(arguments), deadline, at_once=arguments.at_once)
     judge(arguments)
-    unfinished = {name: state for name, state in states.items() if state != "done"}
-    if unfinished or len(states) < len(waiting):
-        sys.exit(f"not all systems are done ({unfinished or 'some not begun'}); go on with --resume")
+    if unfinished := {name: state for name, state in states.items() if state != "done"}:
+        sys.exit(f"not all systems are done ({unfinished}); go on with --resume")
 
 
 def judge(arguments: argparse.Namespace) -> None:
     import torch
 
     from picknet.data.split import data_folders
-    from picknet.study import field
-    from picknet.training.bench import Bench
-    from picknet.training.recipe import _configure_torch, find_device
+    from picknet.training.recipe import find_device
     from picknet.training.runs import checkpoint, commit
 
-    _configure_torch()
     device = find_device(arguments.device)
-    data = data_folders(arguments.data, "folder")
-    runs = sorted(path for path in arguments.out.iterdir() if checkpoint(path, "supervision", "best").exists())
+    runs = [path for path in arguments.out.iterdir() if checkpoint(path, "supervision", "best").exists()]
     if not runs:
         sys.exit(f"{arguments.out}: no run folder with a checkpoint")
-    described, references = Bench(data, cache_of(arguments), device).describe(
-        runs, on_run=lambda folder: print(f"judging {folder.name}", flush=True)
-    )
+    runs.sort(key=lambda path: (path.name.rpartition("-fold")[2], path.name))  # those of a fold share their clips
+    workers = max(1, min(len(runs), (os.cpu_count() or 1) // 2))
+    parts = [list(part) for part in np.array_split(np.array(runs, dtype=object), workers)]
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        described = [one for part in pool.map(describe, [(arguments, part) for part in parts]) for one in part]
     facts = {
         "command": shlex.join(["python", *sys.argv]),
         "commit": commit() or "unknown",
         "device": torch.cuda.get_device_name() if device.type == "cuda" else str(device),
-        "dataset": data[0].dataset,
+        "dataset": data_folders(arguments.data, "folder")[0].dataset,
     }
-    field.write([asdict(one) for one in described], references, arguments.out, facts=facts)
+    write_text(arguments.out / "field.json", json.dumps({**facts, "described": described}) + "\n")
+    if not arguments.captions:
+        score(arguments)
+
+
+def describe(arguments_and_runs: "tuple[argparse.Namespace, list[Path]]") -> "list[dict[str, Any]]":
+    """What some runs say of their clips."""
+    from picknet.data.split import data_folders
+    from picknet.training.bench import Bench
+    from picknet.training.recipe import _configure_torch, find_device
+
+    arguments, runs = arguments_and_runs
+    _configure_torch()
+    bench = Bench(data_folders(arguments.data, "folder"), cache_of(arguments), find_device(arguments.device))
+    described, _ = bench.describe(runs, on_run=lambda folder: print(f"judging {folder.name}", flush=True))
+    return [asdict(one) for one in described]
+
+
+def score(arguments: argparse.Namespace) -> None:
+    from picknet.data.split import data_folders, load_split
+    from picknet.study import field
+
+    found = json.loads((arguments.out / "field.json").read_text(encoding="utf-8"))
+    references = {
+        clip.name: clip.captions
+        for part in data_folders(arguments.data, "folder")
+        for split in ("train", "val")
+        for clip in load_split(part.folder, dataset=part.dataset, split=split).clips
+    }
+    facts = {key: found[key] for key in ("command", "commit", "device", "dataset")}
+    field.write(found["described"], references, arguments.out, facts=facts)
     print((arguments.out / "field.md").read_text(encoding="utf-8"))
 
 
@@ -190,7 +230,8 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     for name, command, text in (
         ("train", train, "train all systems, then judge them"),
-        ("judge", judge, "judge the runs in OUT, and write field.json and field.md"),
+        ("judge", judge, "caption with the runs in OUT, write field.json, and score"),
+        ("score", score, "score the captions in OUT/field.json, and write field.md"),
         ("time", measure_time, "measure how long captions take on the CPU, and write time.md"),
     ):
         one = commands.add_parser(name, help=text)
@@ -199,6 +240,8 @@ def main() -> None:
         one.add_argument("--cache", type=Path, help="folder of features, by default OUT/feature-cache")
         one.add_argument("--device", default="auto")
         one.set_defaults(command=command)
+        if command in (train, judge):
+            one.add_argument("--captions", action="store_true", help="end with the captions, without scores")
         if command is measure_time:
             one.add_argument("--clips", type=int, default=20)
         if command is not train:

@@ -1,6 +1,7 @@
 """The paper's table: PickNet with each of its rewards, against simple picks, on the validation clips of MSVD.
 
     python benchmarks/paper.py train --data msvd=MSVD --out OUT [--device cuda] [--minutes 9] [--resume]
+    python benchmarks/paper.py meteor OUT/paper.json --data msvd=MSVD
     python benchmarks/paper.py draw OUT/paper.json
 
 `train` trains with `configs/msvd-paper.toml`: supervision once, then reinforcement and adaptation from there for each
@@ -13,7 +14,8 @@ row, all rows side by side:
 
 It then captions the validation clips greedily from the frames that each PickNet picks and, with the captioner of
 supervision alone, from all 30 frames and from 6 evenly spaced ones, 6 random ones and 6 by k-means. It writes
-`paper.json` and `paper.md`; `draw` adds the histograms of picks as a picture, and needs matplotlib.
+`paper.json` and `paper.md`. `meteor` adds METEOR to both where the extra was missing, `draw` makes a picture of the
+histograms of picks, and needs matplotlib.
 
 The CNN is EfficientNet-Lite2 at 256 pixels by default; the paper's is ResNet-152 (`--cnn resnet152 --image-size 224`),
 whose weights timm downloads. The features of all clips are stored in OUT/feature-cache, or --cache, once for all rows.
@@ -32,6 +34,7 @@ import csv
 import dataclasses
 import json
 import multiprocessing
+import multiprocessing.connection
 import shlex
 import subprocess
 import sys
@@ -128,23 +131,37 @@ def work(job: Job) -> None:
     )
 
 
-def run(jobs: Sequence[Job], deadline: float) -> dict[str, str]:
-    """Run all jobs side by side; those that have not ended at the deadline are stopped. -> what became of each"""
+def run(jobs: Sequence[Job], deadline: float, *, at_once: int | None = None) -> dict[str, str]:
+    """Run jobs side by side, `at_once` of them or all; those that have not ended at the deadline are stopped.
+
+    -> what became of each
+    """
     spawn = multiprocessing.get_context("spawn")
-    processes = {job: spawn.Process(target=work, args=(job,), name=job.out.name) for job in jobs if not job.is_done}
-    for process in processes.values():
-        process.start()
-    for process in processes.values():
-        process.join(max(0.0, deadline - time.monotonic()))
-    stopped = {job for job, process in processes.items() if process.is_alive()}
-    for job in stopped:
-        processes[job].terminate()
-    for process in processes.values():
+    waiting = [job for job in jobs if not job.is_done]
+    running: dict[Job, Any] = {}
+    ended: dict[Job, Any] = {}
+    while (waiting or running) and time.monotonic() < deadline:
+        while waiting and len(running) < (at_once or len(jobs)):
+            job = waiting.pop(0)
+            running[job] = spawn.Process(target=work, args=(job,), name=job.out.name)
+            running[job].start()
+        sentinels = [process.sentinel for process in running.values()]
+        multiprocessing.connection.wait(sentinels, max(0.0, deadline - time.monotonic()))
+        for job in [job for job, process in running.items() if not process.is_alive()]:
+            ended[job] = running.pop(job)
+    for process in running.values():
+        process.terminate()
+    for process in running.values():
         process.join()
-    return {
-        job.out.name: "done" if job.is_done else "stopped" if job in stopped else f"failed: {processes[job].exitcode}"
-        for job in jobs
-    }
+
+    def state(job: Job) -> str:
+        if job.is_done:
+            return "done"
+        if job in ended:
+            return f"failed: {ended[job].exitcode}"
+        return "stopped" if job in running else "not begun"
+
+    return {job.out.name: state(job) for job in jobs}
 
 
 # --- The table ---
@@ -176,7 +193,7 @@ class Judged:
         network, vocabulary, config = load_network(model)
         network.to(self.split.features.device).eval()
         choices = [picks(network)] if callable(picks) else picks
-        rows = []
+        rows, written = [], []
         for picked in choices:
             clips = torch.arange(len(self.split.clips), device=picked.device)
             with torch.no_grad():
@@ -189,6 +206,7 @@ class Judged:
             captions = {
                 clip.name: vocabulary.decode(ids) for clip, ids in zip(self.split.clips, words.tolist(), strict=True)
             }
+            written.append(captions)
             with contextlib.nullcontext() if self.meteor else patch.object(metrics, "meteor", return_value=None):
                 measured = metrics.measure(captions, self.references)
             low, high = interval(100 * resamples(len(captions), seed=0) @ measured.cider)
@@ -204,7 +222,7 @@ class Judged:
                 }
             )
         means = {key: _mean([row[key] for row in rows]) for key in rows[0]}
-        return means | {"captions": dict(list(captions.items())[:10])}
+        return means | {"captions": written}
 
     def simple_picks(self) -> "dict[str, list[torch.Tensor]]":
         """The picks of the simple pickers, each as often as they are drawn."""
@@ -345,6 +363,22 @@ def measured(arguments: argparse.Namespace, jobs: Sequence[Job], supervised: Pat
     }
 
 
+def add_meteor(arguments: argparse.Namespace) -> None:
+    """METEOR of the captions in the JSON file, where they were written without it."""
+    from picknet.data.split import data_folders, load_split
+
+    found = json.loads(arguments.json.read_text(encoding="utf-8"))
+    (folder,) = data_folders([arguments.data], "folder")
+    clips = load_split(folder.folder, dataset=folder.dataset, split="val").clips
+    for row in found["rows"].values():
+        names = row["captions"][0]
+        references = {clip.name: clip.captions for clip in clips if clip.name in names}
+        row["meteor"] = _mean([metrics.score(captions, references).meteor for captions in row["captions"]])
+    write_text(arguments.json, json.dumps(found, indent=1) + "\n")
+    write_text(arguments.json.with_name("paper.md"), table(found))
+    print(table(found))
+
+
 def draw(arguments: argparse.Namespace) -> None:
     """picks.png beside the JSON file: the histograms of picks of each PickNet, one below the other."""
     from PIL import Image
@@ -386,6 +420,10 @@ def main() -> None:
     training.add_argument("--resume", action="store_true", help="go on with the runs in OUT")
     training.add_argument("--meteor", action="store_true", help="compute METEOR as well, with the `meteor` extra")
     training.set_defaults(command=train)
+    scoring = commands.add_parser("meteor", help="add METEOR to paper.json and paper.md, with the `meteor` extra")
+    scoring.add_argument("json", type=Path, help="paper.json")
+    scoring.add_argument("--data", required=True, help="msvd=FOLDER with MSVD's videos and captions")
+    scoring.set_defaults(command=add_meteor)
     drawing = commands.add_parser("draw", help="draw the histograms of picks")
     drawing.add_argument("json", type=Path, help="paper.json")
     drawing.set_defaults(command=draw)
