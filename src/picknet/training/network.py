@@ -21,6 +21,7 @@ from picknet.training.systems.parts import (
     WordDecoder,
     Writer,
     likeliest,
+    whole_lstm,
 )
 
 
@@ -92,9 +93,7 @@ class Encoder(nn.Module):
         # With a sigmoid gate, _cell is a standard LSTM, for which PyTorch has one fast operation.
         bias = self.from_input.bias
         weights = [self.from_input.weight, self.from_state.weight, bias, torch.zeros_like(bias)]
-        hidden = tuple(part[None] for part in state)
-        # train=True with dropout 0: cuDNN needs the flag to compute gradients.
-        return torch.lstm(inputs, hidden, weights, True, 1, 0.0, True, False, True)[0]
+        return whole_lstm(inputs, *state, weights)
 
     def _cell(self, inputs: Tensor, state: LSTMState) -> LSTMState:
         i, f, g, o = (inputs + self.from_state(state.h)).chunk(4, dim=-1)

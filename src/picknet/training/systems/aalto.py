@@ -27,7 +27,9 @@ from picknet.training.systems.parts import (
     are_picked,
     feature_embedding,
     lstm_cell,
+    lstm_states,
     no_cells,
+    with_video,
 )
 
 
@@ -48,7 +50,6 @@ class Encoder(FrameEncoder):
         frames = frames + (seen - frames) / (count + 1)
         changes = changes + (change - changes) / count.clamp(min=1)
         return LSTMState(torch.cat([frames, changes, seen], dim=-1), state.c + 1), *no_cells(seen)
-
 
     def forward(self, features: Tensor, counts: Tensor) -> Memory:
         """As frame by frame, but at once."""
@@ -78,9 +79,15 @@ class Captioner(WordDecoder):
         state = self._next(words, memory.video, state)
         return state.chunk(2, dim=-1)[0], state
 
+    def outputs(self, words: Tensor, memory: Memory, state: Tensor) -> Tensor:
+        return lstm_states(self.lstm, with_video(words, self._seen(memory.video)), *state.chunk(2, dim=-1))
+
     def _next(self, given: Tensor, video: Tensor, state: Tensor) -> Tensor:
-        seen = self.embed_always(self.dropout(video.chunk(3, dim=-1)[self.always]))
-        return torch.cat(self.lstm(torch.cat([given, seen], dim=-1), state.chunk(2, dim=-1)), dim=-1)
+        return torch.cat(self.lstm(torch.cat([given, self._seen(video)], dim=-1), state.chunk(2, dim=-1)), dim=-1)
+
+    def _seen(self, video: Tensor) -> Tensor:
+        seen: Tensor = self.embed_always(self.dropout(video.chunk(3, dim=-1)[self.always]))
+        return seen
 
 
 class Evaluator(nn.Module):

@@ -22,10 +22,13 @@ from picknet.training.systems.parts import (
     Memory,
     Read,
     WordDecoder,
+    are_picked,
     feature_embedding,
     gru_cell,
+    gru_states,
     lstm_cell,
     no_cells,
+    with_video,
 )
 
 
@@ -59,17 +62,31 @@ class Encoder(FrameEncoder):
     def read(self, seen: Tensor, state: LSTMState) -> Read:
         _, h, upper = state.h.chunk(3, dim=-1)
         c, upper_cell, has_begun = state.c.chunk(3, dim=-1)
+        read = self._go_on(seen, (h, c, upper, upper_cell), has_begun[:, :1])
+        _, c, _, upper_cell = read
+        return LSTMState(self._video(*read), torch.cat([c, upper_cell, torch.ones_like(c)], dim=-1)), *no_cells(seen)
 
-        boundary = self.boundary(seen, h) * has_begun[:, :1]  # there is nothing to send up before the first frame
+    def forward(self, features: Tensor, counts: Tensor) -> Memory:
+        """As frame by frame, but v is computed once."""
+        seen, present = self.see(features), are_picked(features, counts)[..., None].unbind(1)
+        state: tuple[Tensor, ...] = (features.new_zeros(len(features), self.size // 3),) * 4
+        for number, frame in enumerate(seen.unbind(1)):
+            new = self._go_on(frame, state, present[number].to(seen.dtype) * (number > 0))
+            state = tuple(torch.where(present[number], *both) for both in zip(new, state, strict=True))
+        return Memory(self._video(*state), *no_cells(seen[:, 0]), features.new_zeros(len(seen), 0, dtype=torch.bool))
+
+    def _go_on(self, seen: Tensor, state: tuple[Tensor, ...], has_begun: Tensor) -> tuple[Tensor, ...]:
+        """The state before and after a frame: h, c, and those of the upper LSTM."""
+        h, c, upper, upper_cell = state
+        boundary = self.boundary(seen, h) * has_begun  # there is nothing to send up before the first frame
         above, above_cell = self.upper(h, (upper, upper_cell))
         upper, upper_cell = torch.lerp(upper, above, boundary), torch.lerp(upper_cell, above_cell, boundary)
-        h, c = self.lower(seen, (h * (1 - boundary), c * (1 - boundary)))
+        return *self.lower(seen, (h * (1 - boundary), c * (1 - boundary))), upper, upper_cell
 
+    def _video(self, h: Tensor, c: Tensor, upper: Tensor, upper_cell: Tensor) -> Tensor:
+        """After the last frame the state goes up as well. -> h of the encoder"""
         video, _ = self.upper(h, (upper, upper_cell))
-        new = LSTMState(
-            torch.cat([video, h, upper], dim=-1), torch.cat([c, upper_cell, torch.ones_like(has_begun)], dim=-1)
-        )
-        return new, *no_cells(seen)
+        return torch.cat([video, h, upper], dim=-1)
 
 
 class Decoder(WordDecoder):
@@ -81,3 +98,6 @@ class Decoder(WordDecoder):
         video = self.dropout(memory.video[:, : self.hidden_size]).expand(words.shape[0], -1)
         state = self.gru(torch.cat([words, video], dim=-1), state)
         return state, state
+
+    def outputs(self, words: Tensor, memory: Memory, state: Tensor) -> Tensor:
+        return gru_states(self.gru, with_video(words, self.dropout(memory.video[:, : self.hidden_size])), state)

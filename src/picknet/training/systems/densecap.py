@@ -32,6 +32,8 @@ from picknet.training.systems.parts import (
     are_picked,
     feature_embedding,
     lstm_cell,
+    lstm_states,
+    with_video,
     word_loss,
 )
 
@@ -69,21 +71,22 @@ class Encoder(FrameEncoder):
         chosen = region_sequences(features, shown, NUM_SEQUENCES)
         # All sequences at once, as a batch of as many times the size.
         regions, shown = (torch.cat([_of_regions(part, each) for each in chosen]) for part in (features, shown))
-        videos = self._read(torch.cat([self.dropout(self.embed(regions)), shown], dim=-1), present)
+        videos = self._read(torch.cat([self.dropout(self.embed(regions)), shown], dim=-1), counts)
         video = torch.cat([*videos.chunk(NUM_SEQUENCES), *shown.amax(1).chunk(NUM_SEQUENCES), shows_none], dim=-1)
         none = video[:, None, :][:, :0]
         return Memory(video, none, none, present[:, :0])
 
-    def _read(self, inputs: Tensor, present: Tensor) -> Tensor:
-        """(sequences × batch, frames, …), (batch, frames) -> last states both ways: (sequences × batch, 2 S)"""
-        ends, present = [], present.repeat(len(inputs) // len(present), 1)
-        steps = list(zip(inputs.unbind(1), present.unbind(1), strict=True))
-        for cell, order in ((self.forwards, steps), (self.backwards, steps[::-1])):
-            h = c = inputs.new_zeros(len(inputs), self.state_size)
-            for given, is_there in order:
-                new = cell(given, (h, c))
-                h, c = (torch.where(is_there[:, None], *both) for both in zip(new, (h, c), strict=True))
-            ends.append(h)
+    def _read(self, inputs: Tensor, counts: Tensor) -> Tensor:
+        """(sequences × batch, frames, …), (batch,) -> last states both ways: (sequences × batch, 2 S)"""
+        counts = counts.repeat(len(inputs) // len(counts))
+        rows = torch.arange(len(inputs), device=inputs.device)
+        # From the last frame to the first; padding stays behind them.
+        turned = (counts[:, None] - 1 - torch.arange(inputs.shape[1], device=inputs.device)) % inputs.shape[1]
+        nothing = inputs.new_zeros(len(inputs), self.state_size)
+        ends = [
+            lstm_states(cell, given, nothing, nothing)[rows, counts - 1]
+            for cell, given in ((self.forwards, inputs), (self.backwards, inputs[rows[:, None], turned]))
+        ]
         return torch.cat(ends, dim=-1)
 
 
@@ -140,6 +143,10 @@ class Decoder(WordDecoder):
         video = self.dropout(memory.video[:, : self.hidden_size])
         h, c = self.lstm(torch.cat([words, video], dim=-1), state.chunk(2, dim=-1))
         return h, torch.cat([h, c], dim=-1)
+
+    def outputs(self, words: Tensor, memory: Memory, state: Tensor) -> Tensor:
+        video = self.dropout(memory.video[:, : self.hidden_size])
+        return lstm_states(self.lstm, with_video(words, video), *state.chunk(2, dim=-1))
 
     def loss(self, memory: Memory, words: Tensor, *, label_smoothing: float, **settings: Any) -> Tensor:
         told = bag_of_words(words, self.embed.num_embeddings)[:, len(SPECIAL_WORDS) :][:, :LEXICON]

@@ -25,8 +25,10 @@ from picknet.training.systems.parts import (
     Read,
     SoftAttention,
     WordDecoder,
+    are_picked,
     feature_embedding,
     lstm_cell,
+    lstm_states,
 )
 
 CHUNK = 8
@@ -79,6 +81,29 @@ class Encoder(FrameEncoder):
         )
         keys = torch.cat([self.key(g), chunk], dim=-1)
         return new, keys[:, None], self.value(g)[:, None]
+
+
+    def forward(self, features: Tensor, counts: Tensor) -> Memory:
+        """As frame by frame, but whole chunks at once, each with one key: that of its end."""
+        batch, frames = features.shape[:2]
+        missing = -frames % CHUNK
+        seen = nn.functional.pad(self.see(features), (0, 0, 0, missing)).view(-1, CHUNK, self.embed.out_features)
+        present = nn.functional.pad(are_picked(features, counts), (0, missing)).view(batch, -1, CHUNK)
+        g = g_cell = features.new_zeros(batch, self.size // 4)
+        nothing = g.new_zeros(len(seen), self.size // 4)
+        states = lstm_states(self.lower, seen, nothing, nothing).view(*present.shape, -1)
+        upper = []
+        for h, key, there in zip(states.unbind(1), self.frame_key(states).unbind(1), present.unbind(1), strict=True):
+            scores = self.score(torch.tanh(key + self.query(g)[:, None]))
+            weights = scores.exp() * there[..., None]
+            summary = (weights * h).sum(1) / weights.sum(1).where(there[:, :1], 1.0)
+            new = self.upper(self.dropout(summary), (g, g_cell))
+            g, g_cell = (torch.where(there[:, :1], *both) for both in zip(new, (g, g_cell), strict=True))
+            upper.append(g)
+        ends = torch.stack(upper, dim=1)
+        numbers = torch.arange(len(upper), device=g.device, dtype=g.dtype)[None, :, None].expand(batch, -1, 1)
+        keys = torch.cat([self.key(ends), numbers], dim=-1)
+        return Memory(nn.functional.pad(g, (0, self.size - g.shape[1])), keys, self.value(ends), present[..., 0])
 
 
 class Decoder(WordDecoder):

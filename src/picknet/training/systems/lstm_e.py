@@ -16,7 +16,7 @@ from torch import Tensor
 
 from picknet.config import ModelConfig
 from picknet.text import PAD, SPECIAL_WORDS
-from picknet.training.systems.parts import MeanEncoder, Memory, WordDecoder, lstm_cell
+from picknet.training.systems.parts import MeanEncoder, Memory, WordDecoder, lstm_cell, lstm_states
 
 COHERENCE = 0.7
 """λ: the weight of the coherence, the best in the paper."""
@@ -37,6 +37,9 @@ class Decoder(WordDecoder):
         h, c = state.chunk(2, dim=-1)
         h, c = self.lstm(words, (h, c))
         return h, torch.cat([h, c], dim=-1)
+
+    def outputs(self, words: Tensor, memory: Memory, state: Tensor) -> Tensor:
+        return lstm_states(self.lstm, words, *state.chunk(2, dim=-1))
 
     def relevance(self, memory: Memory, words: Tensor) -> Tensor:
         """E_r of each sentence. words from <bos> to <eos>, padded: (batch, length) -> (batch,)"""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from picknet.config import ModelConfig
-from picknet.training.systems.parts import MeanEncoder, Memory, WordDecoder, lstm_cell
+from picknet.training.systems.parts import MeanEncoder, Memory, WordDecoder, lstm_cell, lstm_states, with_video
 
 Encoder = MeanEncoder
 
@@ -27,3 +27,8 @@ class Decoder(WordDecoder):
         h1, c1 = self.first(torch.cat([words, memory.video.expand(words.shape[0], -1)], dim=-1), (h1, c1))
         h2, c2 = self.second(self.dropout(h1), (h2, c2))
         return h2, torch.cat([h1, c1, h2, c2], dim=-1)
+
+    def outputs(self, words: Tensor, memory: Memory, state: Tensor) -> Tensor:
+        h1, c1, h2, c2 = state.chunk(4, dim=-1)
+        first = lstm_states(self.first, with_video(words, memory.video), h1, c1)
+        return lstm_states(self.second, self.dropout(first), h2, c2)

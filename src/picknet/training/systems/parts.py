@@ -221,6 +221,15 @@ class WordDecoder(Writer):
         -> output: (batch, output_size), state"""
         raise NotImplementedError
 
+    def outputs(self, words: Tensor, memory: Memory, state: Tensor) -> Tensor:
+        """`cell` for all words of sentences, one after the other, or in a faster way.
+        words: (batch, length, E), memory of each video -> (batch, length, output_size)"""
+        found = []
+        for word in words.unbind(1):
+            output, state = self.cell(word, memory, state)
+            found.append(output)
+        return torch.stack(found, dim=1)
+
     def logits(self, outputs: Tensor) -> Tensor:
         """(…, output_size) -> (…, words)"""
         found: Tensor = self.output(self.dropout(outputs))
@@ -247,10 +256,12 @@ class WordDecoder(Writer):
 
         feed_back: scheduled sampling, as in `Decoder.forward` of PickNet's own captioner.
         """
-        state = self.begin(memory.video)
+        state, true_words = self.begin(memory.video), self.dropout(self.embed(words))
+        if not isinstance(feed_back, Tensor) and not any(feed_back):
+            return self.logits(self.outputs(true_words, memory, state))
         outputs: list[Tensor] = []
-        for t, given in enumerate(self.dropout(self.embed(words)).unbind(1)):
-            if t > 0 and len(feed_back) and (isinstance(feed_back, Tensor) or feed_back[t]):
+        for t, given in enumerate(true_words.unbind(1)):
+            if t > 0 and (isinstance(feed_back, Tensor) or feed_back[t]):
                 with torch.no_grad():
                     written = likeliest(self.logits(outputs[-1]), never_written)
                 own = self.dropout(self.embed(written))
@@ -313,6 +324,29 @@ def gru_cell(input_size: int, size: int) -> nn.GRUCell:
     cell = nn.GRUCell(input_size, size)
     _initialise(cell, gates=3)
     return cell
+
+
+def lstm_states(cell: nn.LSTMCell, inputs: Tensor, h: Tensor, c: Tensor) -> Tensor:
+    """A cell over a whole sequence. inputs: (batch, length, …), h, c before it: (batch, S) -> h: (batch, length, S)"""
+    return whole_lstm(inputs, h, c, (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh))
+
+
+def whole_lstm(inputs: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """PyTorch's fast operation for a standard LSTM. weights: from input, from state, and their biases"""
+    before = (h[None].contiguous(), c[None].contiguous())
+    # train=True with dropout 0: cuDNN needs the flag to compute gradients.
+    return torch.lstm(inputs, before, list(weights), True, 1, 0.0, True, False, True)[0]
+
+
+def gru_states(cell: nn.GRUCell, inputs: Tensor, h: Tensor) -> Tensor:
+    """As `lstm_states`."""
+    weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
+    return torch.gru(inputs, h[None].contiguous(), weights, True, 1, 0.0, True, False, True)[0]
+
+
+def with_video(words: Tensor, video: Tensor) -> Tensor:
+    """Words with their video beside each: (batch, length, …), (batch, …)"""
+    return torch.cat([words, video[:, None].expand(-1, words.shape[1], -1)], dim=-1)
 
 
 def _initialise(cell: nn.LSTMCell | nn.GRUCell, *, gates: int) -> None:

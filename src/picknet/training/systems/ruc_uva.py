@@ -21,7 +21,14 @@ from torch import Tensor, nn
 from picknet.config import ModelConfig
 from picknet.text import NEVER_WRITTEN, PAD
 from picknet.training.systems.candidates import bag_of_words, beam_candidates, chosen_words
-from picknet.training.systems.parts import FeatureMeanEncoder, Memory, WordDecoder, feature_embedding, lstm_cell
+from picknet.training.systems.parts import (
+    FeatureMeanEncoder,
+    Memory,
+    WordDecoder,
+    feature_embedding,
+    lstm_cell,
+    lstm_states,
+)
 
 NUM_CANDIDATES = 20
 
@@ -49,6 +56,9 @@ class Decoder(WordDecoder):
         h, c = state.chunk(2, dim=-1)
         h, c = self.lstm(words, (h, c))
         return h, torch.cat([h, c], dim=-1)
+
+    def outputs(self, words: Tensor, memory: Memory, state: Tensor) -> Tensor:
+        return lstm_states(self.lstm, words, *state.chunk(2, dim=-1))
 
     def loss(self, memory: Memory, words: Tensor, **settings: Any) -> Tensor:
         bags = bag_of_words(words, self.embed.num_embeddings)

@@ -19,6 +19,7 @@ from picknet.training.systems.parts import (
     WordDecoder,
     feature_embedding,
     lstm_cell,
+    lstm_states,
     no_cells,
 )
 
@@ -70,3 +71,8 @@ class Decoder(WordDecoder):
         state = self.stack(torch.zeros_like(words), words, state)
         _, _, h2, _ = state.chunk(4, dim=-1)
         return h2, state
+
+    def outputs(self, words: Tensor, memory: Memory, state: Tensor) -> Tensor:
+        h1, c1, h2, c2 = state.chunk(4, dim=-1)
+        first = lstm_states(self.stack.first, torch.zeros_like(words), h1, c1)
+        return lstm_states(self.stack.second, torch.cat([first, words], dim=-1), h2, c2)
