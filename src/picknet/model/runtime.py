@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from picknet.model.folder import GRAPHS, BadModel, ModelFolder
 from picknet.model.graphs import CompiledGraph, Graph, PendingFeatures, Sizes, signatures
+from picknet.model.rate_policy import RatePolicy
 
 __all__ = ["PRECISION", "EncoderState", "PendingFeatures", "Runtime"]
 
@@ -72,6 +73,7 @@ class Runtime:
         expected = signatures(attention=model.attends, picker=model.picker, glance=model.glance)
         self.graphs = {name: Graph(parts, name, expected[name], sizes, side_by_side=side_by_side) for name in GRAPHS}
         self.glance_size = sizes["glance"][0]
+        self._rate_policy = RatePolicy(parts) if model.picker == "rate" else None
         self._state_size, self._written_size = sizes["state"][0], sizes["written"][0]
         self._precision = dict(PRECISION)
         self._compiling_ahead = threading.Lock()
@@ -79,7 +81,8 @@ class Runtime:
     def compile_ahead(self) -> None:
         """Compile the graphs in the background, those that are needed last in a thread of their own."""
         if self._compiling_ahead.acquire(blocking=False):  # never released: only the first call starts threads
-            for names in (("policy", "cnn"), ("encoder", "decoder")):
+            first = ("cnn",) if self._rate_policy else ("policy", "cnn")
+            for names in (first, ("encoder", "decoder")):
                 threading.Thread(target=self._compile, args=names, name="picknet-compile").start()
 
     def start_features(self, pixels: Array) -> PendingFeatures:
@@ -99,7 +102,7 @@ class Runtime:
 
     def policy(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """The policy graph: named inputs -> named outputs, each (n, …); see `graphs.py`."""
-        policy = self._compiled("policy")
+        policy = self._rate_policy or self._compiled("policy")
         count = len(inputs["glances"])
         if count == 1:
             return policy(inputs)
