@@ -48,7 +48,9 @@ class EncoderState(NamedTuple):
 
 
 class Runtime:
-    """The four graphs of a model folder. All parts are checked at once; a graph is compiled when it is first used.
+    """The four graphs of a model folder; a policy with a memory is computed in NumPy instead.
+
+    All parts are checked at once; a graph is compiled when it is first used.
 
     Thread-safe: any number of threads may call any method.
     """
@@ -101,7 +103,7 @@ class Runtime:
         return np.concatenate([*features, *(one.result() for one in pending)])
 
     def policy(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """The policy graph: named inputs -> named outputs, each (n, …); see `graphs.py`."""
+        """The policy: named inputs -> named outputs, each (n, …), as those of its graph; see `graphs.py`."""
         policy = self._rate_policy or self._compiled("policy")
         count = len(inputs["glances"])
         if count == 1:
