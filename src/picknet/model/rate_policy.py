@@ -38,8 +38,7 @@ class RatePolicy:
     """
 
     def __init__(self, folder: ModelFolder) -> None:
-        self._path = folder.path / POLICY_WEIGHTS
-        weights = self._read(folder)
+        weights = _read(folder)
         channels = GLANCE_CHANNELS[folder.config.model.glance]
 
         # Both convolutions are matrix products on patches, which are gathered by their positions.
@@ -93,8 +92,6 @@ class RatePolicy:
         hidden += weights["from_frame.bias"]
         hidden += self._from_picks @ np.concatenate([code - picked[0, _NUM_PATCHES:], np.array(about, np.float32)])
         logits = weights["decide.weight"] @ np.maximum(hidden, 0) + weights["decide.bias"]
-        if math.isnan(logits[0]):
-            raise BadModel(f"{self._path}: computes what is not a number: its weights are damaged; {EXPORT_AGAIN}")
         return {"logits": logits, "embeddings": np.concatenate([outline, code])[None], "next_state": state[None]}
 
     def _look(self, glance: Array, previous: Array) -> tuple[Array, Array, Array]:
@@ -130,36 +127,38 @@ class RatePolicy:
         outline = centred / np.float32(math.sqrt(power + _NUM_PATCHES * FAINTEST_CONTRAST**2))
         return outline, code, pooled[-NUM_MEASURES:]
 
-    def _read(self, folder: ModelFolder) -> dict[str, Array]:
-        """The weights in 32 bits, by their names in the network."""
-        from safetensors.numpy import load
 
-        model = folder.config.model
-        hidden, channels = model.picker_hidden, GLANCE_CHANNELS[model.glance]
-        expected = {
-            "look.0.weight": (_FIRST, 2 * channels, _PATCH, _PATCH),
-            "look.0.bias": (_FIRST,),
-            "look.1.weight": (_SECOND, _FIRST, 3, 3),
-            "look.1.bias": (_SECOND,),
-            "code.weight": (_CODE, 2 * _SECOND + NUM_MEASURES),
-            "code.bias": (_CODE,),
-            "remember.weight_ih_l0": (3 * _STATE, _CODE + _RECENT),
-            "remember.weight_hh_l0": (3 * _STATE, _STATE),
-            "remember.bias_ih_l0": (3 * _STATE,),
-            "remember.bias_hh_l0": (3 * _STATE,),
-            "from_frame.weight": (hidden, _CODE + _STATE + _RECENT + NUM_MEASURES),
-            "from_frame.bias": (hidden,),
-            "from_difference.weight": (hidden, _CODE),
-            "from_picks.weight": (hidden, _ABOUT),
-            "decide.weight": (1, hidden),
-            "decide.bias": (1,),
-        }
-        prefix = "picknet."
-        found = {name.removeprefix(prefix): span.shape for name, span in tensor_spans(self._path).items()}
-        if wrong := sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)):
-            raise BadModel(
-                f"{self._path}: does not fit config.toml beside it (first difference: {prefix}{wrong[0]}); "
-                f"{EXPORT_AGAIN}"
-            )
-        tensors = load(folder.read(POLICY_WEIGHTS))
-        return {name: tensors[prefix + name].astype(np.float32) for name in expected}
+def _read(folder: ModelFolder) -> dict[str, Array]:
+    """The weights in 32 bits, by their names in the network."""
+    from safetensors.numpy import load
+
+    path, model = folder.path / POLICY_WEIGHTS, folder.config.model
+    hidden, channels = model.picker_hidden, GLANCE_CHANNELS[model.glance]
+    expected = {
+        "look.0.weight": (_FIRST, 2 * channels, _PATCH, _PATCH),
+        "look.0.bias": (_FIRST,),
+        "look.1.weight": (_SECOND, _FIRST, 3, 3),
+        "look.1.bias": (_SECOND,),
+        "code.weight": (_CODE, 2 * _SECOND + NUM_MEASURES),
+        "code.bias": (_CODE,),
+        "remember.weight_ih_l0": (3 * _STATE, _CODE + _RECENT),
+        "remember.weight_hh_l0": (3 * _STATE, _STATE),
+        "remember.bias_ih_l0": (3 * _STATE,),
+        "remember.bias_hh_l0": (3 * _STATE,),
+        "from_frame.weight": (hidden, _CODE + _STATE + _RECENT + NUM_MEASURES),
+        "from_frame.bias": (hidden,),
+        "from_difference.weight": (hidden, _CODE),
+        "from_picks.weight": (hidden, _ABOUT),
+        "decide.weight": (1, hidden),
+        "decide.bias": (1,),
+    }
+    expected = {f"picknet.{name}": shape for name, shape in expected.items()}
+    found = {name: span.shape for name, span in tensor_spans(path).items()}
+    if wrong := sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)):
+        raise BadModel(f"{path}: does not fit config.toml beside it (first difference: {wrong[0]}); {EXPORT_AGAIN}")
+    tensors = load(folder.read(POLICY_WEIGHTS))
+    weights = {name.removeprefix("picknet."): tensor.astype(np.float32) for name, tensor in tensors.items()}
+    # With weights that 16 bits hold, nothing that follows can overflow.
+    if not all((np.abs(array) <= np.finfo(np.float16).max).all() for array in weights.values()):
+        raise BadModel(f"{path}: holds what is not a number, or is too large: it is damaged; {EXPORT_AGAIN}")
+    return weights
