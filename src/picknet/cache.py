@@ -14,7 +14,7 @@ from pathlib import Path
 from picknet.files import UnwritableFile, remove_abandoned, written_whole
 
 MAX_ENTRIES = 12
-"""Beyond these, the least recently used are deleted. A model has two, of some 10 MB together; METEOR one of 52 MB."""
+"""Beyond these, the least recently used are deleted. A model has one or two, of some 10 MB; METEOR one of 52 MB."""
 SUFFIX = ".picknet"
 """Of an entry's file name. Other files in the folder are never touched."""
 _DIGEST_SIZE = hashlib.sha256().digest_size

@@ -112,6 +112,11 @@ def test_the_policy_is_that_of_the_pytorch_network(either, network):
         assert list(found) == ["logits", "embeddings", "next_state"]
     for ours, theirs in zip(found.values(), expected, strict=True):
         np.testing.assert_allclose(ours, theirs.detach().numpy(), atol=1e-4)
+    # The graph, which for a policy with a memory is there for other runtimes.
+    for row in range(5):
+        one = either._run("policy", **{name: array[row : row + 1] for name, array in inputs.items()})
+        for name, array in found.items():
+            np.testing.assert_allclose(one[name], array[row : row + 1], atol=1e-4)
 
 
 @pytest.mark.parametrize("rate", [0.3, 1.0])
@@ -616,6 +621,16 @@ def test_a_config_with_another_policy(copy, capfd):
     assert complaint(copy, capfd) == (
         f"{copy}/policy.onnx: has glances, templates where glances, previous, state, recent, picked, clock was "
         "expected; export the model again"
+    )
+
+
+def test_a_policy_of_another_size_than_its_config_says(attending_folder, tmp_path, capfd):
+    copy = unsealed(attending_folder, tmp_path / "copy")
+    config = (copy / "config.toml").read_text()
+    (copy / "config.toml").write_text(re.sub(r"picker_hidden = \d+", "picker_hidden = 7", config))
+    assert complaint(copy, capfd) == (
+        f"{copy}/policy.safetensors: does not fit config.toml beside it (first difference: picknet.decide.weight); "
+        "export the model again"
     )
 
 

@@ -39,8 +39,8 @@ _DTYPES = {"f32": np.float32, "u8": np.uint8, "i64": np.int64}
 SINGLE_THREADED = frozenset({"policy", "encoder"})
 """Graphs so small that sharing an inference between two threads takes longer than the inference."""
 ONE_BY_ONE = frozenset({"cnn", "policy"})
-"""Graphs that are compiled for a single frame: with a fixed shape an inference of the policy takes half as long, one of
-the CNN a tenth less. The numbers are the same."""
+"""Graphs that are compiled for a single frame: with a fixed shape an inference of the CNN takes a tenth less, one of a
+policy half as long. The numbers are the same."""
 CACHED = frozenset({"cnn", "policy"})
 """Graphs that are cached on disk once compiled. The others are mostly weights, as slow to read as to compile."""
 _CONVERTER = "openvino.tools.ovc"

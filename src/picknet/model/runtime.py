@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from picknet.model.folder import GRAPHS, BadModel, ModelFolder
 from picknet.model.graphs import CompiledGraph, Graph, PendingFeatures, Sizes, signatures
+from picknet.model.rate_policy import RatePolicy
 
 __all__ = ["PRECISION", "EncoderState", "PendingFeatures", "Runtime"]
 
@@ -47,7 +48,9 @@ class EncoderState(NamedTuple):
 
 
 class Runtime:
-    """The four graphs of a model folder. All parts are checked at once; a graph is compiled when it is first used.
+    """The four graphs of a model folder; a policy with a memory is computed in NumPy instead.
+
+    All parts are checked at once; a graph is compiled when it is first used.
 
     Thread-safe: any number of threads may call any method.
     """
@@ -72,6 +75,7 @@ class Runtime:
         expected = signatures(attention=model.attends, picker=model.picker, glance=model.glance)
         self.graphs = {name: Graph(parts, name, expected[name], sizes, side_by_side=side_by_side) for name in GRAPHS}
         self.glance_size = sizes["glance"][0]
+        self._rate_policy = RatePolicy(parts) if model.picker == "rate" else None
         self._state_size, self._written_size = sizes["state"][0], sizes["written"][0]
         self._precision = dict(PRECISION)
         self._compiling_ahead = threading.Lock()
@@ -79,7 +83,8 @@ class Runtime:
     def compile_ahead(self) -> None:
         """Compile the graphs in the background, those that are needed last in a thread of their own."""
         if self._compiling_ahead.acquire(blocking=False):  # never released: only the first call starts threads
-            for names in (("policy", "cnn"), ("encoder", "decoder")):
+            first = ("cnn",) if self._rate_policy else ("policy", "cnn")
+            for names in (first, ("encoder", "decoder")):
                 threading.Thread(target=self._compile, args=names, name="picknet-compile").start()
 
     def start_features(self, pixels: Array) -> PendingFeatures:
@@ -98,8 +103,8 @@ class Runtime:
         return np.concatenate([*features, *(one.result() for one in pending)])
 
     def policy(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """The policy graph: named inputs -> named outputs, each (n, …); see `graphs.py`."""
-        policy = self._compiled("policy")
+        """The policy: named inputs -> named outputs, each (n, …), as those of its graph; see `graphs.py`."""
+        policy = self._rate_policy or self._compiled("policy")
         count = len(inputs["glances"])
         if count == 1:
             return policy(inputs)

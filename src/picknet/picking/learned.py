@@ -277,12 +277,20 @@ class _Memory:
 
 
 def _shows_something(frame: Frame) -> bool:
-    return float(frame.glance().std()) >= FLAT
+    values = frame.glance().ravel().astype(np.float32)
+    values -= _brightness(frame)
+    return float(values @ values) >= FLAT**2 * values.size  # the standard deviation, without its root
+
+
+def _brightness(frame: Frame) -> float:
+    """The mean grey value. NumPy's own mean takes three times as long."""
+    glance = frame.glance()
+    return float(np.add.reduce(glance, axis=None)) / glance.size
 
 
 def _patience(frame: Frame, probability: float) -> int:
     """How many frames are passed over, this one among them, before such a frame is picked after all."""
-    if not DARK <= float(frame.glance().mean()) <= BRIGHT:
+    if not DARK <= _brightness(frame) <= BRIGHT:
         return LONG_PATIENCE
     return 0 if probability > _logistic(RULED_OUT) else PATIENCE
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from picknet.config import ModelConfig
+from picknet.model.rate_policy import FAINTEST_CONTRAST, NUM_MEASURES
 from picknet.picking.learned import (
     BRIGHT,
     CODE_SIZE,
@@ -31,11 +32,6 @@ from picknet.video.frame import GLANCE_CHANNELS, GLANCE_SIZE
 
 DROP, PICK = 0, 1
 """PickNet's two actions: the indices of its two logits."""
-
-NUM_MEASURES = 5
-"""Brightness, contrast, sharpness, change since the last frame, and the share of the glance that changed."""
-FAINTEST_CONTRAST = 8 / 255
-"""Outlines of glances with less contrast are not scaled up to norm 1, since that would amplify noise."""
 
 
 class Policy(nn.Module):
@@ -149,6 +145,8 @@ class RatePickNet(Policy):
     contrast) is compared with those of the last frames and of the last picks. Before training the probability is the
     same for every frame, which in inference gives a stride (see `RatePicker`). The convolution sees all channels of a
     glance, outlines and measures are those of the first.
+
+    `model/rate_policy.py` is `forward` in NumPy: what changes here has to change there.
     """
 
     def __init__(self, config: ModelConfig) -> None:
