@@ -95,10 +95,10 @@ class Bench:
             "own": own if stage.min_frames else every,
             "uniform": evenly_as_many(picks, split.counts),
             "picknet": picks,
-            "all": every,
         }
         trained_on = "all frames"
         if stage.min_frames:
+            choices["all"] = every
             few = sorted({stage.min_frames, stage.max_frames})
             trained_on = f"{' to '.join(map(str, few))} frames"
         parameters = {id(p): p for part in (network.encoder, network.decoder) for p in part.parameters()}
