@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from picknet.model.folder import BadModel
     from picknet.model.sentences import Sentence
     from picknet.picking.budget import BudgetPicker
+    from picknet.picking.hecate import HecatePicker
     from picknet.picking.learned import CountedPicker, PickNetPicker, RatePicker
     from picknet.picking.picker import Pick, Picker
     from picknet.picking.plain import (
@@ -47,6 +48,7 @@ __all__ = [
     "CountedPicker",
     "EveryNthPicker",
     "Frame",
+    "HecatePicker",
     "KMeansPicker",
     "Live",
     "NothingToCaption",
@@ -84,6 +86,7 @@ if not TYPE_CHECKING:  # to a type checker, __getattr__ would mean that any name
         "errors": {"PicknetError"},
         "model.folder": {"BadModel"},
         "picking.budget": {"BudgetPicker"},
+        "picking.hecate": {"HecatePicker"},
         "picking.learned": {"CountedPicker", "PickNetPicker", "RatePicker"},
         "picking.picker": {"Pick", "Picker"},
         "picking.plain": {

@@ -174,7 +174,7 @@ def test_version_and_the_bare_command(picknet: Picknet) -> None:
         (["stream", "a.mp4", "--format", "srt"], "Invalid value for '--format' / '-f': "),
         (
             ["caption", "a.mp4", "--k", "3", "--picker", "scene"],
-            "--k 3: does not apply to scene, only to picknet, uniform, random, kmeans, every and coin",
+            "--k 3: does not apply to scene, only to picknet, uniform, random, kmeans, hecate, every and coin",
         ),
         (
             ["caption", "a.mp4", "--k", "3", "--rate", "2"],
@@ -191,7 +191,7 @@ def test_version_and_the_bare_command(picknet: Picknet) -> None:
         ),
         (
             ["evaluate", "--data", ".", "--picker", "picknet", "--picker", "all:4"],
-            "--k 4: does not apply to all, only to picknet, uniform, random, kmeans, every and coin",
+            "--k 4: does not apply to all, only to picknet, uniform, random, kmeans, hecate, every and coin",
         ),
         (
             ["evaluate", "--data", ".", "--picker", "picknet:4", "--k", "3"],

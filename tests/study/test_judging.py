@@ -129,8 +129,8 @@ def test_rivals_have_all_their_settings_and_random_ones_ten_draws() -> None:
     for setting in settings:
         found.setdefault(setting.picker, []).append(setting.setting)
     ks = [f"k={k}" for k in range(1, 9)]
-    assert found["uniform"] == found["ends"] == found["random"] == found["kmeans"] == ks
-    assert found.keys() == {"uniform", "ends", "random", "kmeans", "every", "coin", "scene", "all"}
+    assert found["uniform"] == found["ends"] == found["random"] == found["kmeans"] == found["hecate"] == ks
+    assert found.keys() == {"uniform", "ends", "random", "kmeans", "hecate", "every", "coin", "scene", "all"}
     assert {setting.picker for setting in settings if len(setting.pickers) == 10} == {"random", "coin"}
     assert {len(setting.pickers) for setting in settings} == {1, 10}
     fewer = rivals(lambda frame: frame.glance().ravel(), seed=0, num_draws=3)

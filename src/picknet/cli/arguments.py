@@ -64,6 +64,7 @@ class PickerName(StrEnum):
     uniform = "uniform"
     random = "random"
     kmeans = "kmeans"
+    hecate = "hecate"
     every = "every"
     coin = "coin"
     scene = "scene"
@@ -165,7 +166,7 @@ K = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        help="Exact number of picks of picknet, uniform, kmeans and random; the average number of every and coin.",
+        help="Exact number of picks of picknet, uniform, kmeans, hecate, random; the average number of every and coin.",
         show_default=f"picknet: its own number; random: half of the frames; others: {DEFAULT_K}",
         rich_help_panel=PICKING,
     ),
@@ -198,7 +199,7 @@ Frames = Annotated[
     ),
 ]  # fmt: skip
 Seed = Annotated[
-    int, typer.Option(metavar="N", min=0, help="Seed of random, kmeans and coin.", rich_help_panel=PICKING)
+    int, typer.Option(metavar="N", min=0, help="Seed of random, kmeans, hecate and coin.", rich_help_panel=PICKING)
 ]
 
 
@@ -214,6 +215,7 @@ def chosen_picker(
 ) -> "Picker":
     """The picker of this name; picknet and kmeans need a captioner."""
     from picknet.picking import plain as picking
+    from picknet.picking.hecate import HecatePicker
 
     def learned() -> "Picker":
         if k:
@@ -234,6 +236,7 @@ def chosen_picker(
         PickerName.uniform: lambda: picking.UniformPicker(k or DEFAULT_K),
         PickerName.random: lambda: picking.RandomPicker(k, seed=seed) if k else picking.CoinPicker(seed=seed),
         PickerName.kmeans: lambda: picking.KMeansPicker(k or DEFAULT_K, features=captioner().feature, seed=seed),
+        PickerName.hecate: lambda: HecatePicker(k or DEFAULT_K, seed=seed),
         PickerName.every: lambda: picking.EveryNthPicker(distance()),
         PickerName.coin: coin,
         PickerName.scene: lambda: picking.SceneChangePicker(change_of(change)),
@@ -252,7 +255,7 @@ def check_numbers(
     """Raise `BadUsage` for a --k, --change or --rate that none of the pickers takes."""
     listed = " and ".join(names)
     if k and {PickerName.scene, PickerName.all}.issuperset(names):
-        counted = "picknet, uniform, random, kmeans, every and coin"
+        counted = "picknet, uniform, random, kmeans, hecate, every and coin"
         raise BadUsage(f"--k {k}: does not apply to {listed}, only to {counted}")
     if change is not None and PickerName.scene not in names:
         raise BadUsage(f"--change {change:g}: does not apply to {listed}, only to scene")

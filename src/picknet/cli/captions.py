@@ -115,7 +115,7 @@ def caption(
     check_numbers([picker], k, change, rate)
     if "-" in videos and timeout:
         raise BadUsage("--timeout: does not apply to standard input")
-    if jobs > 1 and picker in (PickerName.random, PickerName.kmeans, PickerName.coin):
+    if jobs > 1 and picker in (PickerName.random, PickerName.kmeans, PickerName.hecate, PickerName.coin):
         raise BadUsage(f"--jobs {jobs}: {picker.value} draws its picks one video after the other, in one process")
     format = format_for(out, format, RESULT_SUFFIXES, default=ResultFormat.text)
     with _sources(videos) as (sources, names, problems):

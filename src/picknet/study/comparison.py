@@ -44,6 +44,7 @@ NAMES = {
     "ends": "uniform, ends",
     "random": "random",
     "kmeans": "k-means",
+    "hecate": "Hecate",
     "every": "every n-th",
     "coin": "coin",
     "scene": "scene change",

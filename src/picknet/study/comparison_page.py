@@ -22,9 +22,9 @@ COLUMNS = ("cider_low", "cider_high", "difference", "low", "high")
 """Of comparison.csv: the interval of the CIDEr, and the difference to centred uniform with its interval."""
 GREYS = ("#5f6773", "#8a919d", "#b0b6bf")
 MARKERS = {
-    "counted": ("o", 0), "ends": ("s", 1), "random": ("X", 2), "kmeans": ("P", 1), "every": ("v", 1), "coin": ("d", 2),
-    "scene": ("^", 0), "stride": ("*", 0), "budget": ("D", 0), "rule": ("D", 2), "content": ("p", 1),
-    "adaptive": ("<", 1), "histogram": (">", 1),
+    "counted": ("o", 0), "ends": ("s", 1), "random": ("X", 2), "kmeans": ("P", 1), "hecate": ("h", 2),
+    "every": ("v", 1), "coin": ("d", 2), "scene": ("^", 0), "stride": ("*", 0), "budget": ("D", 0), "rule": ("D", 2),
+    "content": ("p", 1), "adaptive": ("<", 1), "histogram": (">", 1),
 }  # fmt: skip
 """A marker and a shade for each rival."""
 DASHES: dict[str, str | tuple[int, tuple[int, ...]]] = {

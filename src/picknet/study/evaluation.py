@@ -18,6 +18,7 @@ from picknet.captioner import Captioner, NothingToCaption
 from picknet.data import BadData
 from picknet.data.split import Clip, Missing, Split
 from picknet.metrics import METRICS, Cider, Measured, Scores
+from picknet.picking.hecate import HecatePicker
 from picknet.picking.learned import CountedPicker, PickNetPicker, RatePicker
 from picknet.picking.picker import Picker
 from picknet.picking.plain import (
@@ -42,13 +43,15 @@ PICKER_NAMES: dict[type, str] = {
     UniformPicker: "uniform",
     RandomPicker: "random",
     KMeansPicker: "kmeans",
+    HecatePicker: "hecate",
     EveryNthPicker: "every",
     CoinPicker: "coin",
     SceneChangePicker: "scene",
     AllPicker: "all",
 }
 ROW_NAMES = {
-    "picknet": "PickNet", "all": "Baseline", "kmeans": "k-means", "every": "Every n-th", "scene": "Scene change",
+    "picknet": "PickNet", "all": "Baseline", "kmeans": "k-means", "hecate": "Hecate", "every": "Every n-th",
+    "scene": "Scene change",
 }  # fmt: skip
 PICKER_SETTINGS = ("k", "n", "probability", "change")
 """Attributes of pickers that are part of a result."""

@@ -21,6 +21,7 @@ from picknet.captioner import Captioner, NothingToCaption
 from picknet.data.split import Clip, file_facts
 from picknet.files import written_whole
 from picknet.model.runtime import EncoderState, Runtime
+from picknet.picking.hecate import HecatePicker
 from picknet.picking.picker import Picker
 from picknet.picking.plain import (
     AllPicker,
@@ -92,6 +93,7 @@ def rivals(feature: Callable[[Frame], Array], *, seed: int, num_draws: int = NUM
         *(Setting("ends", f"k={k}", (UniformPicker(k, ends=True),)) for k in KS),
         *(Setting("random", f"k={k}", tuple(RandomPicker(k, seed=chance) for _ in draws)) for k in KS),
         *(Setting("kmeans", f"k={k}", (KMeansPicker(k, features=feature, seed=chance),)) for k in KS),
+        *(Setting("hecate", f"k={k}", (HecatePicker(k, seed=chance),)) for k in KS),
         *(Setting("every", f"n={n}", (EveryNthPicker(n),)) for n in DISTANCES),
         *(Setting("coin", f"p={p}", tuple(CoinPicker(p, seed=chance) for _ in draws)) for p in PROBABILITIES),
         *(Setting("scene", f"change={change}", (SceneChangePicker(change),)) for change in CHANGES),
