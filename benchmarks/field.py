@@ -5,8 +5,8 @@
     python benchmarks/field.py score --data msvd=MSVD --out OUT
     python benchmarks/field.py time --data msvd=MSVD --out OUT [--clips 20]
 
-`train` extracts the features of all clips once, then trains all systems of configs/systems side by side, a process
-each, into OUT/NAME, and goes on with `judge` and `score`. With --seeds 0 1 2 it trains each as often, into
+`train` extracts the features of all clips once, then trains all systems of configs/systems, several side by side,
+into OUT/NAME, and goes on with `judge` and `score`. With --seeds 0 1 2 it trains each as often, into
 OUT/NAME-seed1 and so on; with --few it also trains each on random subsets of 3 to 8 frames, into OUT/NAME-few, so that
 few frames are nothing new to it; with --folds 5 it trains on four fifths of the training clips and validates on the
 fifth, five times.
@@ -28,6 +28,7 @@ has them, and writes OUT/time.md. It needs OpenVINO, and a quiet machine.
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -60,26 +61,30 @@ def jobs(arguments: argparse.Namespace) -> list[Job]:
         variants["-few"] = FEW
     folds = [None] if not arguments.folds else [f"{number + 1}/{arguments.folds}" for number in range(arguments.folds)]
     found = []
-    for name in arguments.systems:
-        for suffix, own in variants.items():
-            for seed in arguments.seeds:
-                for fold in folds:
-                    seeded = f"-seed{seed}" if seed else ""
-                    folder = f"{name}{suffix}{seeded}{'-fold' + fold.replace('/', 'of') if fold else ''}"
-                    found.append(
-                        Job(
-                            arguments.out / folder,
-                            (*settings, *own, f"seed={seed}"),
-                            ("supervision",),
-                            data=tuple(arguments.data),
-                            cache=cache_of(arguments),
-                            device=arguments.device,
-                            resume=arguments.resume,
-                            config=CONFIGS / f"{name}.toml",
-                            fold=fold,
-                        )
-                    )
+    # Folds first, so that a run that is stopped has whole ones of all systems.
+    for fold, seed, name, (suffix, own) in itertools.product(
+        folds, arguments.seeds, arguments.systems, variants.items()
+    ):
+        seeded = f"-seed{seed}" if seed else ""
+        folder = f"{name}{suffix}{seeded}{'-fold' + fold.replace('/', 'of') if fold else ''}"
+        found.append(
+            Job(
+                arguments.out / folder,
+                (*settings, *own, f"seed={seed}"),
+                ("supervision",),
+                data=tuple(arguments.data),
+                cache=cache_of(arguments),
+                device=arguments.device,
+                resume=arguments.resume,
+                config=CONFIGS / f"{name}.toml",
+                fold=fold,
+            )
+        )
     return found
+
+
+def half_of_the_cores() -> int:
+    return max(1, (os.cpu_count() or 1) // 2)
 
 
 def cache_of(arguments: argparse.Namespace) -> Path:
@@ -89,7 +94,7 @@ def cache_of(arguments: argparse.Namespace) -> Path:
 
 def extract(arguments: argparse.Namespace) -> None:
     """The features of all clips into the cache, before processes would all extract them."""
-    workers = max(1, (os.cpu_count() or 1) // 2)
+    workers = half_of_the_cores()
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(extract_part, [(arguments, slice(start, None, workers)) for start in range(workers)]))
 
@@ -125,7 +130,7 @@ def extract_part(arguments_and_part: "tuple[argparse.Namespace, slice]") -> None
 def train(arguments: argparse.Namespace) -> None:
     deadline = time.monotonic() + 60 * arguments.minutes - 3 * STOP_SECONDS  # what is left is for the captions
     extract(arguments)
-    states = run(jobs(arguments), deadline, at_once=arguments.at_once)
+    states = run(jobs(arguments), deadline, at_once=arguments.at_once or half_of_the_cores())
     judge(arguments)
     if unfinished := {name: state for name, state in states.items() if state != "done"}:
         sys.exit(f"not all systems are done ({unfinished}); go on with --resume")
@@ -143,7 +148,7 @@ def judge(arguments: argparse.Namespace) -> None:
     if not runs:
         sys.exit(f"{arguments.out}: no run folder with a checkpoint")
     runs.sort(key=lambda path: (path.name.rpartition("-fold")[2], path.name))  # those of a fold share their clips
-    workers = max(1, min(len(runs), (os.cpu_count() or 1) // 2))
+    workers = min(len(runs), half_of_the_cores())
     parts = [list(part) for part in np.array_split(np.array(runs, dtype=object), workers)]
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         described = [one for part in pool.map(describe, [(arguments, part) for part in parts]) for one in part]
@@ -252,7 +257,7 @@ def main() -> None:
         one.add_argument("--few", action="store_true", help="also train each on 3 to 8 random frames")
         one.add_argument("--epochs", type=int, help="by default those of the configs")
         one.add_argument("--set", action="append", default=[], help="any other setting")
-        one.add_argument("--at-once", type=int, help="processes side by side, by default all")
+        one.add_argument("--at-once", type=int, help="trainings side by side, by default half as many as cores")
         one.add_argument("--minutes", type=float, default=60.0, help="stop systems that are not done by then")
         one.add_argument("--resume", action="store_true", help="go on with the runs in OUT")
     arguments = parser.parse_args()
