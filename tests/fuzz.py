@@ -138,6 +138,9 @@ def damaged_index(content: bytes, rng: Random) -> bytes:
     return bytes(data)
 
 
+LIST_STARTS = (b"#EXTM3U", b"ffconcat", b"<", b"v=0")
+
+
 def playlist(folder: Path, name: str, rng: Random) -> bytes:
     """A list of files that names itself, its neighbours, files of the system or hosts, for ever or not."""
     entries = [name, "healthy.mp4", str(folder / "healthy.mp4"), f"file://{folder}/healthy.mp4", "/etc/passwd"]
@@ -294,7 +297,8 @@ def run_case(captioner: Any, kind: str, path: Path, rng: Random) -> str:
     if kind == "index":
         return compare_frames(path, rng)
     result = str(rng.choice(uses)())
-    if kind == "playlist":
+    # Damage at its beginning can make it a video of its own: three bytes do for H.263.
+    if kind == "playlist" and path.read_bytes().startswith(LIST_STARTS):
         raise AssertionError(f"a playlist has frames, which are not its own: {result}")
     return result
 
