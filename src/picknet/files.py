@@ -1,16 +1,23 @@
-"""Atomic writes: a file is written completely or not at all, and a killed process leaves nothing for ever."""
+"""Files among those of strangers, whose folders hold pipes, links and folders without number.
+
+What is read is a regular file. What is written is written completely or not at all, and never through a link; a killed
+process leaves nothing for ever.
+"""
 
 import contextlib
+import errno
 import functools
 import os
 import platform
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from picknet.errors import PicknetError
 
@@ -21,6 +28,52 @@ class UnwritableFile(PicknetError):
 
 _TRIAL_BYTES = 1 << 16
 """What is written to find out whether a disk is full: as much as a small picture."""
+
+
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+
+
+def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a file for reading; OSError for a pipe or a device, which could keep us waiting for ever."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT))  # noqa: SIM115 - the caller's
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))
+    return file
+
+
+def open_lock(path: Path) -> IO[str]:
+    """Open a file to lock it, and create it if it is missing. It is not changed, and a link is not followed."""
+    flags = os.O_RDWR | os.O_CREAT | _NO_WAIT | _NO_LINK
+    try:
+        return os.fdopen(os.open(path, flags, 0o666), "r+", encoding="utf-8")
+    except OSError as error:
+        raise UnwritableFile(f"{path}: cannot be locked ({error.strerror}); delete it if nobody uses it") from error
+
+
+def files_below(folder: str, *, on_error: Callable[[OSError], object] = lambda error: None) -> Iterator[str]:
+    """The files in a folder and those below it, sorted, folder by folder; hidden files and folders are left out.
+
+    Links to folders are not followed. There is no recursion: folders may be nested deeper than Python's stack. One that
+    disappears meanwhile is left out.
+
+    on_error: called where a folder cannot be read.
+    """
+    places = [Path(folder)]
+    while places:
+        place = places.pop()
+        try:
+            with os.scandir(place) as entries:
+                found = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda one: one.name)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError) or place == Path(folder):
+                on_error(error)
+            continue
+        places += [place / entry.name for entry in reversed(found) if entry.is_dir(follow_symlinks=False)]
+        links = {entry.name for entry in found if entry.is_symlink() and os.path.isdir(entry.path)}
+        files = [entry.name for entry in found if not entry.is_dir(follow_symlinks=False)]
+        yield from (str(place / name) for name in files if name not in links)
 
 
 @contextlib.contextmanager

@@ -67,6 +67,22 @@ def counts(summary: Summary) -> tuple[int, int, int, int]:
 
 
 @pytest.mark.usefixtures("place")
+def test_what_strangers_put_into_the_output_folder_does_no_harm() -> None:
+    Path("precious").write_text("mine")
+    Path("out").mkdir()
+    Path("out/.lock-1-of-1").symlink_to("../precious")
+    with pytest.raises(UnwritableFile, match=r"^out/\.lock-1-of-1: cannot be locked \("):
+        described(write_list(["a.mp4"]))
+    assert Path("precious").read_text() == "mine"
+    Path("out/.lock-1-of-1").unlink()
+    for plant in (lambda path: os.mkfifo(path), lambda path: path.write_text("[" * 100_000)):
+        plant(manifest := Path("out/_run.json"))
+        with pytest.raises(OtherRun, match=r"^out/_run\.json: is not the manifest of a run "):
+            described("list.txt")
+        manifest.unlink()
+
+
+@pytest.mark.usefixtures("place")
 def test_a_second_run_does_only_what_is_new_and_never_rewrites_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "MAX_FILE_CLIPS", 10)
     names = [f"{number}.mp4" for number in range(25)]

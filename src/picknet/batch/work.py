@@ -227,11 +227,11 @@ def _take_cores(count: int) -> list[socket.socket]:
 
 
 def _message(error: Exception, clip: Clip) -> str:
-    """One line that starts with the clip's name. Bytes and temporary files have none of their own."""
+    """One line that starts with the clip's name. Bytes, temporary files and members of tar files have another."""
     if not isinstance(error, PicknetError):
         return f"{clip.shown_name}: {type(error).__name__}: {' '.join(str(error).split())}"
     message = str(error)
-    for anonymous in ("bytes: ", "file: "):
+    for anonymous in ("bytes: ", "file: ", f"{clip.tar}: "):
         if message.startswith(anonymous):
             return f"{clip.shown_name}: {message.removeprefix(anonymous)}"
     return message

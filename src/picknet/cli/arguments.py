@@ -266,6 +266,7 @@ def check_numbers(
 
 def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     """The videos that files, folders, patterns and addresses stand for, and a message for each that stands for none."""
+    from picknet.files import files_below
     from picknet.video.source import TRANSPORT_SUFFIXES, VIDEO_SUFFIXES, is_address, is_http, is_video_file
 
     suffixes = ", ".join(sorted(VIDEO_SUFFIXES | TRANSPORT_SUFFIXES))
@@ -292,11 +293,7 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
             if not os.path.isdir(match):
                 videos.append(match)
                 continue
-            found = sorted(
-                str(path)
-                for path in Path(match).rglob("*")
-                if not path.name.startswith(".") and path.is_file() and is_video_file(path)
-            )
+            found = sorted(path for path in files_below(match) if os.path.isfile(path) and is_video_file(path))
             videos += found
             if not found:
                 problems.append(f"{match}: no video in this folder (looked for {suffixes})")
