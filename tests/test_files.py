@@ -12,6 +12,7 @@ from picknet.files import (
     UnwritableFile,
     check_folder,
     files_below,
+    matching,
     open_lock,
     open_regular,
     remove_abandoned,
@@ -188,6 +189,7 @@ def test_folders_may_be_nested_deeper_than_the_stack(tmp_path):
     os.close(os.open("clip.mp4", os.O_CREAT, dir_fd=deepest))
     os.close(deepest)
     assert [os.path.basename(path) for path in files_below(str(tmp_path))] == ["clip.mp4"]
+    assert [os.path.basename(path) for path in matching(f"{tmp_path}/**/*.mp4")] == ["clip.mp4"]
     subprocess.run(["rm", "-r", tmp_path / "a"], check=True)  # too deep for Python, and so for pytest
 
 
@@ -205,6 +207,22 @@ def test_links_to_folders_are_not_followed_and_what_disappears_is_left_out(tmp_p
     assert [os.path.relpath(name, tmp_path) for name in names] == ["0", "loop", "a/1", "c/3"]
     with pytest.raises(FileNotFoundError):
         list(files_below(str(tmp_path / "missing"), on_error=raised))
+
+
+def test_a_pattern_for_any_number_of_folders_follows_no_links(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("top.mp4", "a/1.mp4", "a/b/2.mp4", "a/b/note.txt", "a/.hidden/3.mp4", "c/b/4.mp4"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    for name in ("left", "right"):  # with the library's own `**`, these two have 2**40 paths
+        (tmp_path / "a" / name).symlink_to(".")
+    assert matching("**/*.mp4") == ["a/1.mp4", "a/b/2.mp4", "c/b/4.mp4", "top.mp4"]
+    assert matching("[ac]/**/b/*.mp4") == ["a/b/2.mp4", "c/b/4.mp4"]
+    assert matching(f"{tmp_path}/a/**/b") == [f"{tmp_path}/a/b"]
+    assert matching("a/**") == ["a/1.mp4", "a/b", "a/b/2.mp4", "a/b/note.txt"]
+    assert matching("**/b/**/4*") == ["c/b/4.mp4"]
+    assert matching("*.mp4") == ["top.mp4"]
+    assert matching("none/**/*.mp4") == []
 
 
 def raised(error):

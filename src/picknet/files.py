@@ -6,7 +6,9 @@ process leaves nothing for ever.
 
 import contextlib
 import errno
+import fnmatch
 import functools
+import glob
 import os
 import platform
 import re
@@ -15,7 +17,7 @@ import shutil
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -55,25 +57,68 @@ def open_lock(path: Path) -> IO[str]:
 def files_below(folder: str, *, on_error: Callable[[OSError], object] = lambda error: None) -> Iterator[str]:
     """The files in a folder and those below it, sorted, folder by folder; hidden files and folders are left out.
 
-    Links to folders are not followed. There is no recursion: folders may be nested deeper than Python's stack. One that
-    disappears meanwhile is left out.
+    Links to folders are not followed. A folder that disappears meanwhile is left out.
 
     on_error: called where a folder cannot be read.
     """
-    places = [Path(folder)]
+    return (path for path, is_folder in _below(Path(folder), on_error) if not is_folder)
+
+
+def matching(pattern: str) -> list[str]:
+    """The files and folders that fit a pattern, sorted; `**` stands for any number of folders.
+
+    The library's own `**` follows links to folders, of which two make an endless number of paths.
+    """
+    parts = Path(pattern).parts
+    if "**" not in parts:
+        return sorted(glob.glob(pattern))
+    place = parts.index("**")
+    roots = glob.glob(str(Path(*parts[:place]))) if place else ["."]
+    return sorted(
+        path
+        for root in roots
+        for path, _ in _below(Path(root), lambda error: None)
+        if _fits(Path(path).relative_to(root).parts, parts[place:])
+    )
+
+
+def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether the parts of a path fit those of a pattern."""
+    if not fnmatch.fnmatch(names[-1], pattern[-1]):  # what most do not pass
+        return False
+
+    def with_skipped(places: set[int]) -> set[int]:
+        """`**` may stand for nothing."""
+        for place, part in enumerate(pattern):
+            if part == "**" and place in places:
+                places.add(place + 1)
+        return places
+
+    places = with_skipped({0})  # of the parts that the next name may fit
+    for name in names:
+        fitting = {place for place in places if place < len(pattern) and fnmatch.fnmatch(name, pattern[place])}
+        places = with_skipped({place if pattern[place] == "**" else place + 1 for place in fitting})
+    return len(pattern) in places
+
+
+def _below(folder: Path, on_error: Callable[[OSError], object]) -> Iterator[tuple[str, bool]]:
+    """Files and folders, and which they are. There is no recursion: they may be nested deeper than Python's stack."""
+    places = [folder]
     while places:
         place = places.pop()
         try:
             with os.scandir(place) as entries:
                 found = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda one: one.name)
         except OSError as error:
-            if not isinstance(error, FileNotFoundError) or place == Path(folder):
+            if not isinstance(error, FileNotFoundError) or place == folder:
                 on_error(error)
             continue
-        places += [place / entry.name for entry in reversed(found) if entry.is_dir(follow_symlinks=False)]
+        folders = [place / entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+        places += reversed(folders)
         links = {entry.name for entry in found if entry.is_symlink() and os.path.isdir(entry.path)}
         files = [entry.name for entry in found if not entry.is_dir(follow_symlinks=False)]
-        yield from (str(place / name) for name in files if name not in links)
+        yield from ((str(place / name), False) for name in files if name not in links)
+        yield from ((str(path), True) for path in folders)
 
 
 @contextlib.contextmanager

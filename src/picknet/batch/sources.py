@@ -21,7 +21,7 @@ from pathlib import PurePosixPath
 from typing import IO, Any, NamedTuple, cast
 
 from picknet.errors import PicknetError
-from picknet.files import files_below, open_regular
+from picknet.files import files_below, matching, open_regular
 from picknet.video.source import TRANSPORT_SUFFIXES, VIDEO_SUFFIXES, UnreadableVideo, is_video_file, without_password
 
 LIST_SUFFIXES = (".txt", ".csv", ".jsonl", ".ndjson", ".parquet")
@@ -168,7 +168,7 @@ def _names(source: str, column: str | None) -> Iterator[str]:
     elif os.path.lexists(source):
         yield from _listed(source, column) if _suffix(source) in LIST_SUFFIXES else [source]
     elif glob.has_magic(source):
-        for match in sorted(glob.iglob(source, recursive=True)):
+        for match in matching(source):
             yield from _names(match, column)
     else:
         raise BadSource(f"{source}: no such file or folder")

@@ -266,7 +266,7 @@ def check_numbers(
 
 def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     """The videos that files, folders, patterns and addresses stand for, and a message for each that stands for none."""
-    from picknet.files import files_below
+    from picknet.files import files_below, matching
     from picknet.video.source import TRANSPORT_SUFFIXES, VIDEO_SUFFIXES, is_address, is_http, is_video_file
 
     suffixes = ", ".join(sorted(VIDEO_SUFFIXES | TRANSPORT_SUFFIXES))
@@ -278,7 +278,7 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
             problems.append("-: standard input is read by picknet caption and picknet stream only")
             continue
         # A name that exists is not a pattern, whatever brackets are in it.
-        matches = [argument] if exists(argument) else _matching(argument)
+        matches = [argument] if exists(argument) else [] if "\0" in argument else matching(argument)
         if not matches and is_address(argument):
             if is_http(argument):
                 videos.append(argument)
@@ -309,10 +309,6 @@ def display_name(video: str) -> str:
 
 def exists(path: str) -> bool:
     return "\0" not in path and os.path.lexists(path)
-
-
-def _matching(pattern: str) -> list[str]:
-    return [] if "\0" in pattern else sorted(glob.glob(pattern, recursive=True))
 
 
 def note_no_confidence(captioner: "Captioner", style: str) -> None:
