@@ -18,6 +18,7 @@ import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -36,7 +37,7 @@ _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
-def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
+def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
     """Open a file for reading; OSError for a pipe or a device, which could keep us waiting for ever."""
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT))  # noqa: SIM115 - the caller's
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -24,7 +24,9 @@ from picknet.batch import Clip, Kind, Shard, Summary, Work, folder, run
 from picknet.batch.engines import locally
 from picknet.batch.folder import Keys, OtherRun, key_array
 from picknet.batch.table import BadTable, Format
+from picknet.batch.work import fingerprint
 from picknet.files import UnwritableFile
+from picknet.model.folder import PARTS
 
 IN_PROCESS = partial(locally, jobs=1, timeout=None)
 CAPTIONS = Work()
@@ -80,6 +82,15 @@ def test_what_strangers_put_into_the_output_folder_does_no_harm() -> None:
         with pytest.raises(OtherRun, match=r"^out/_run\.json: is not the manifest of a run "):
             described("list.txt")
         manifest.unlink()
+
+
+def test_a_pipe_in_a_model_folder_is_not_waited_for(place: Path) -> None:
+    os.mkfifo(place / "cnn.onnx")
+    for part in PARTS:
+        if part != "cnn.onnx":
+            (place / part).touch()
+    with pytest.raises(OSError, match=r"is not a regular file: .*cnn\.onnx"):
+        fingerprint(place)
 
 
 @pytest.mark.usefixtures("place")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from picknet.batch.sources import COLUMNS, Clip, opened
 from picknet.batch.table import Kind, Row, to_table
 from picknet.errors import BadSetting, PicknetError
+from picknet.files import open_regular
 from picknet.model.folder import PARTS, BadModel, find_model
 from picknet.workers import LostProcess, TaskTimeout, Worker
 
@@ -195,7 +196,7 @@ def fingerprint(folder: Path) -> str:
     """SHA-256 of all parts of a model that decide what it says."""
     digests = hashlib.sha256()
     for part in PARTS:
-        with (folder / part).open("rb") as file:
+        with open_regular(folder / part) as file:
             digests.update(hashlib.file_digest(file, "sha256").digest())
     return digests.hexdigest()
 
