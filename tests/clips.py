@@ -176,6 +176,19 @@ def write_audio(path: Path, *, cover: bool = False) -> Path:
     return path
 
 
+def fragment(source: Path, path: Path) -> Path:
+    """The video of an MP4 in fragments, as live encoders write it: each has an index of its own."""
+    with av.open(str(source)) as given, av.open(
+        str(path), "w", format="mp4", options={"movflags": "frag_keyframe+empty_moov+default_base_moof"}
+    ) as output:
+        stream = output.add_stream_from_template(given.streams.video[0])
+        for packet in given.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                output.mux(packet)
+    return path
+
+
 def remux(source: Path | io.BytesIO, path: Path, *, ruined: Collection[int] = ()) -> Path:
     """Move the video packets of `source` into another container, with garbage in those whose numbers are `ruined`."""
     with av.open(source if isinstance(source, io.BytesIO) else str(source)) as given:

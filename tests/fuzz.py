@@ -1,5 +1,8 @@
 """A fuzzer: videos, playlists and model folders with random damage must end in a caption or in a `PicknetError`.
 
+Of a video whose index is damaged, but which decodes from its first packet to its last, every sampled frame must also
+be the one that this gives.
+
     python tests/fuzz.py --cases 10000 --seconds 3600
 
 Case n of a seed is always the same, so that `--only n` repeats it. Cases run one after the other in a child process
@@ -11,7 +14,9 @@ import argparse
 import collections
 import contextlib
 import copy
+import hashlib
 import io
+import itertools
 import json
 import multiprocessing
 import os
@@ -40,7 +45,7 @@ MAX_BYTES = 3 << 30
 """Of private memory that the child may have; OpenVINO and FFmpeg reserve about one gigabyte of it."""
 MAX_RESIDENT_KB = 1_500_000
 """Of memory that the child may really use."""
-KINDS = {"video": 16, "playlist": 3, "model": 1}
+KINDS = {"video": 16, "index": 10, "playlist": 3, "model": 1}
 """Kinds of cases, and how often each comes."""
 
 
@@ -82,6 +87,58 @@ def damaged(content: bytes, others: list[bytes], rng: Random) -> bytes:
         else:
             data[place : place + length] = bytes([rng.choice((0, 255))]) * length
     return bytes(data)
+
+
+BOXES = (b"stts", b"ctts", b"stss", b"stsz", b"stsc", b"stco", b"elst", b"mvhd", b"tkhd", b"mdhd", b"sdtp")
+"""What an MP4 tells about its packets and their times: a size of four bytes, the name, the content."""
+FRAGMENT_BOXES = (b"mfhd", b"tfhd", b"tfdt", b"trun", b"trex", b"sidx", b"tfra", b"mvex")
+CHUNKS = (b"idx1", b"indx", b"avih", b"strh")
+"""The same of an AVI: the name, a size of four bytes, the content."""
+ELEMENTS = (b"\x1c\x53\xbb\x6b", b"\x11\x4d\x9b\x74", b"\x15\x49\xa9\x66", b"\x1f\x43\xb6\x75")
+"""The same of a Matroska file: cues, the list of elements, the header, and clusters of packets with their times."""
+ELEMENT_BYTES = 16
+"""So much of an element is changed at most: of a cluster its size and time, and not the packets."""
+
+
+def damaged_index(content: bytes, rng: Random) -> bytes:
+    """The content after one to four changes of numbers in its index; everything stays where it is."""
+    data = bytearray(content)
+    parts = []
+    for name in BOXES + FRAGMENT_BOXES + CHUNKS + ELEMENTS:
+        place = content.find(name)
+        while place >= 0:
+            start, order = place + 4, "big"
+            if name in CHUNKS:
+                start, order, size = start + 4, "little", int.from_bytes(content[start : start + 4], "little")
+            else:
+                size = int.from_bytes(content[place - 4 : place], "big") - 8
+            parts.append((start, ELEMENT_BYTES if name in ELEMENTS else min(size, len(data) - start), order))
+            place = content.find(name, place + 1)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        start, size, order = rng.choice(parts)
+        width = rng.choice((1, 2, 4, 4, 4))
+        places = range(start, start + size - width + 1, min(width, 4))
+        if not places:
+            continue
+        place, other = rng.choice(places), rng.choice(places)
+        number = int.from_bytes(data[place : place + width], order)
+        different = rng.choice((number + rng.choice((-2, -1, 1, 2)), number ^ 1 << rng.randrange(8 * width), 0))
+        match rng.randrange(4):
+            case 0:
+                data[place : place + width] = data[other : other + width]
+            case 1:
+                data[place : place + width] = rng.choice(NUMBERS).to_bytes(8, "big")[-width:]
+            case 2:
+                data[place : place + width], data[other : other + width] = (
+                    data[other : other + width],
+                    data[place : place + width],
+                )
+            case _:
+                data[place : place + width] = (different % 256**width).to_bytes(width, order)
+    return bytes(data)
+
+
+LIST_STARTS = (b"#EXTM3U", b"ffconcat", b"<", b"v=0")
 
 
 def playlist(folder: Path, name: str, rng: Random) -> bytes:
@@ -141,6 +198,8 @@ class Corpus:
     """What is damaged: healthy videos, and a healthy model folder."""
 
     videos: dict[str, bytes]
+    indexed: dict[str, bytes]
+    """Videos of several groups of frames, in containers with an index."""
     model: Path
 
     @classmethod
@@ -157,7 +216,18 @@ class Corpus:
         clips.write_clip(folder / "theora.mjpeg", num_frames=6, codec="mjpeg", pixel_format="yuvj420p")
         clips.write_packed_avi(folder / "packed.avi", num_frames=12)
         clips.write_gif(folder / "clip.gif", num_frames=6)
-        return cls({path.name: path.read_bytes() for path in sorted(folder.iterdir())}, model)
+        videos = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+        groups = {"x264-params": "keyint=15:bframes=2:b-adapt=0:scenecut=0"}
+        for suffix in ("mp4", "mov", "mkv", "avi"):
+            clips.write_clip(folder / f"groups.{suffix}", num_frames=90, options=groups)
+        closed = {"x264-params": "keyint=12:bframes=0:scenecut=0"}
+        clips.write_clip(folder / "first.groups.mp4", num_frames=72, options=closed, index_first=True, with_audio=True)
+        clips.write_clip(folder / "mpeg4.groups.mp4", num_frames=60, codec="mpeg4", options={"g": "15"})
+        clips.write_clip(folder / "mpeg4.groups.avi", num_frames=60, codec="mpeg4", options={"g": "15", "bf": "0"})
+        clips.write_clip(folder / "vp8.groups.webm", num_frames=40, codec="libvpx", options={"g": "10"})
+        clips.fragment(folder / "groups.mp4", folder / "fragments.groups.mp4")
+        indexed = {path.name: path.read_bytes() for path in sorted(folder.glob("*groups*"))}
+        return cls(videos, indexed, model)
 
 
 def write_case(corpus: Corpus, seed: int, number: int, folder: Path) -> tuple[str, Path, Random]:
@@ -189,6 +259,11 @@ def write_case(corpus: Corpus, seed: int, number: int, folder: Path) -> tuple[st
         content = playlist(folder, path.name, rng)
         path.write_bytes(content if rng.random() < 0.8 else damaged(content, [], rng))
         return kind, path, rng
+    if kind == "index":
+        name = rng.choice(list(corpus.indexed))
+        path = folder / name
+        path.write_bytes(damaged_index(corpus.indexed[name], rng))
+        return kind, path, rng
     name = rng.choice(list(corpus.videos))
     suffix = Path(name).suffix if rng.random() < 0.8 else Path(rng.choice(list(corpus.videos))).suffix
     path = folder / (rng.choice(("case", "case%03d", "a:b", "caf\udce9")) + suffix)  # the last is not UTF-8
@@ -219,10 +294,52 @@ def run_case(captioner: Any, kind: str, path: Path, rng: Random) -> str:
         lambda: captioner.pick(path, budget=3),
         lambda: list(captioner.stream(path)),
     ]
+    if kind == "index":
+        return compare_frames(path, rng)
     result = str(rng.choice(uses)())
-    if kind == "playlist":
+    # Damage at its beginning can make it a video of its own: three bytes do for H.263.
+    if kind == "playlist" and path.read_bytes().startswith(LIST_STARTS):
         raise AssertionError(f"a playlist has frames, which are not its own: {result}")
     return result
+
+
+def compare_frames(path: Path, rng: Random) -> str:
+    """Sample frames of a video in one way -> how many of them were compared with those of decoding all of it."""
+    from picknet.video.content import content_of
+    from picknet.video.file import Video
+    from picknet.video.passes import Damage, Pass
+
+    count, fps = rng.randint(1, 12), rng.choice((0.3, 1.0, 2.5, 7.0, 25.0))
+    samplings: list[Callable[[Video], Iterable[Any]]] = [
+        lambda video: video.sample_evenly(count=count),
+        lambda video: video.sample_evenly(count=count, only=set(rng.sample(range(count), rng.randint(1, count)))),
+        lambda video: video.sample_by_time(fps=fps),
+        lambda video: video.sample_sparsely(fps=fps),
+    ]
+    with Video(path) as video:
+        frames = rng.choice(samplings)(video)
+        sampled = [(frame.number, frame._picture.pts, _digest(frame._picture)) for frame in frames]
+        num_frames = video.num_samples(sys.maxsize)
+    damage = Damage()
+    with contextlib.closing(Pass(content_of(path, timeout=0), damage, threads=1)) as everything:
+        pictures = [(picture.pts, _digest(picture)) for picture, _ in everything.timed_pictures()]
+        guesses_times = everything.guesses_times
+    if str(damage):
+        return "frames of a damaged video"
+    times = [pts for pts, _ in pictures]
+    if guesses_times or None in times:  # then a frame is known by its number
+        wrong = [number for number, _, digest in sampled if pictures[number][1] != digest]
+    else:
+        # Damage to the sound may end the reading of both a little early.
+        wrong = [number for number, *frame in sampled if tuple(frame) not in pictures and frame[0] <= times[-1]]
+        if len({later - earlier for earlier, later in itertools.pairwise(times)}) == 1 and len(times) == num_frames:
+            wrong += [number for number, pts, _ in sampled if times[number] != pts]
+    assert not wrong, f"frames {wrong} are not those that decoding everything gives"
+    return "the frames of decoding everything"
+
+
+def _digest(picture: Any) -> bytes:
+    return hashlib.sha256(picture.to_ndarray(format="rgb24").tobytes()).digest()
 
 
 # --- The child -------------------------------------------------------------------------------------------------------
@@ -248,7 +365,7 @@ def serve(connection: Any, model: Path) -> None:
         rng.setstate(state)
         try:
             answer, is_failure = run_case(captioner, kind, path, rng), False
-            answer = "a caption"
+            answer = answer if kind == "index" else "a caption"
         except PicknetError as error:
             is_failure = "\n" in str(error)
             answer = f"an error of two lines: {error}" if is_failure else type(error).__name__

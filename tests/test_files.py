@@ -1,4 +1,4 @@
-"""Files are written completely or not at all."""
+"""Files are written completely or not at all, and what strangers put into a folder does no harm."""
 
 import os
 import stat
@@ -8,7 +8,17 @@ import sys
 import pytest
 
 from picknet import files
-from picknet.files import UnwritableFile, check_folder, remove_abandoned, write_text, written_whole
+from picknet.files import (
+    UnwritableFile,
+    check_folder,
+    files_below,
+    matching,
+    open_lock,
+    open_regular,
+    remove_abandoned,
+    write_text,
+    written_whole,
+)
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
@@ -138,3 +148,82 @@ def test_a_folder_is_checked_without_being_created(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UnwritableFile, match=r"file/a: cannot be written \(Not a directory\)"):
         check_folder(tmp_path / "file" / "a")
+
+
+# --- Folders of strangers --------------------------------------------------------------------------------------------
+
+
+def test_a_result_replaces_a_link_and_not_what_it_leads_to(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "note.txt").symlink_to("precious")
+    write_text(tmp_path / "note.txt", "hello")
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert not (tmp_path / "note.txt").is_symlink()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_pipes_and_devices_are_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for path in (tmp_path / "pipe", tmp_path / "link", "/dev/zero"):
+        with pytest.raises(OSError, match="is not a regular file"):
+            open_regular(path)
+    with pytest.raises(UnwritableFile, match=r"lock: cannot be locked \("):
+        (tmp_path / "lock").symlink_to("elsewhere")
+        open_lock(tmp_path / "lock")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_lock_leaves_a_file_as_it_is(tmp_path):
+    (tmp_path / "lock").write_text("mine")
+    open_lock(tmp_path / "lock").close()
+    assert (tmp_path / "lock").read_text() == "mine"
+
+
+def test_folders_may_be_nested_deeper_than_the_stack(tmp_path):
+    deepest = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(sys.getrecursionlimit() + 100):
+        os.mkdir("a", dir_fd=deepest)
+        outer, deepest = deepest, os.open("a", os.O_RDONLY, dir_fd=deepest)
+        os.close(outer)
+    os.close(os.open("clip.mp4", os.O_CREAT, dir_fd=deepest))
+    os.close(deepest)
+    assert [os.path.basename(path) for path in files_below(str(tmp_path))] == ["clip.mp4"]
+    assert [os.path.basename(path) for path in matching(f"{tmp_path}/**/*.mp4")] == ["clip.mp4"]
+    subprocess.run(["rm", "-r", tmp_path / "a"], check=True)  # too deep for Python, and so for pytest
+
+
+def test_links_to_folders_are_not_followed_and_what_disappears_is_left_out(tmp_path):
+    for name in ("a/1", "b/2", "c/3", ".hidden/4", "0"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "a" / "up").symlink_to(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    found = files_below(str(tmp_path), on_error=pytest.fail)
+    names = [next(found)]
+    (tmp_path / "b" / "2").unlink()
+    (tmp_path / "b").rmdir()
+    names += found
+    assert [os.path.relpath(name, tmp_path) for name in names] == ["0", "loop", "a/1", "c/3"]
+    with pytest.raises(FileNotFoundError):
+        list(files_below(str(tmp_path / "missing"), on_error=raised))
+
+
+def test_a_pattern_for_any_number_of_folders_follows_no_links(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("top.mp4", "a/1.mp4", "a/b/2.mp4", "a/b/note.txt", "a/.hidden/3.mp4", "c/b/4.mp4"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    for name in ("left", "right"):  # with the library's own `**`, these two have 2**40 paths
+        (tmp_path / "a" / name).symlink_to(".")
+    assert matching("**/*.mp4") == ["a/1.mp4", "a/b/2.mp4", "c/b/4.mp4", "top.mp4"]
+    assert matching("[ac]/**/b/*.mp4") == ["a/b/2.mp4", "c/b/4.mp4"]
+    assert matching(f"{tmp_path}/a/**/b") == [f"{tmp_path}/a/b"]
+    assert matching("a/**") == ["a/1.mp4", "a/b", "a/b/2.mp4", "a/b/note.txt"]
+    assert matching("**/b/**/4*") == ["c/b/4.mp4"]
+    assert matching("*.mp4") == ["top.mp4"]
+    assert matching("none/**/*.mp4") == []
+
+
+def raised(error):
+    raise error

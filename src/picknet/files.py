@@ -1,16 +1,26 @@
-"""Atomic writes: a file is written completely or not at all, and a killed process leaves nothing for ever."""
+"""Files among those of strangers, whose folders hold pipes, links and folders without number.
+
+What is read is a regular file. What is written is written completely or not at all, and never through a link; a killed
+process leaves nothing for ever.
+"""
 
 import contextlib
+import errno
+import fnmatch
 import functools
+import glob
 import os
 import platform
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
+from typing import IO
 
 from picknet.errors import PicknetError
 
@@ -21,6 +31,95 @@ class UnwritableFile(PicknetError):
 
 _TRIAL_BYTES = 1 << 16
 """What is written to find out whether a disk is full: as much as a small picture."""
+
+
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+
+
+def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
+    """Open a file for reading; OSError for a pipe or a device, which could keep us waiting for ever."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT))  # noqa: SIM115 - the caller's
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))
+    return file
+
+
+def open_lock(path: Path) -> IO[str]:
+    """Open a file to lock it, and create it if it is missing. It is not changed, and a link is not followed."""
+    flags = os.O_RDWR | os.O_CREAT | _NO_WAIT | _NO_LINK
+    try:
+        return os.fdopen(os.open(path, flags, 0o666), "r+", encoding="utf-8")
+    except OSError as error:
+        raise UnwritableFile(f"{path}: cannot be locked ({error.strerror}); delete it if nobody uses it") from error
+
+
+def files_below(folder: str, *, on_error: Callable[[OSError], object] = lambda error: None) -> Iterator[str]:
+    """The files in a folder and those below it, sorted, folder by folder; hidden files and folders are left out.
+
+    Links to folders are not followed. A folder that disappears meanwhile is left out.
+
+    on_error: called where a folder cannot be read.
+    """
+    return (path for path, is_folder in _below(Path(folder), on_error) if not is_folder)
+
+
+def matching(pattern: str) -> list[str]:
+    """The files and folders that fit a pattern, sorted; `**` stands for any number of folders.
+
+    The library's own `**` follows links to folders, of which two make an endless number of paths.
+    """
+    parts = Path(pattern).parts
+    if "**" not in parts:
+        return sorted(glob.glob(pattern))
+    place = parts.index("**")
+    roots = glob.glob(str(Path(*parts[:place]))) if place else ["."]
+    return sorted(
+        path
+        for root in roots
+        for path, _ in _below(Path(root), lambda error: None)
+        if _fits(Path(path).relative_to(root).parts, parts[place:])
+    )
+
+
+def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether the parts of a path fit those of a pattern."""
+    if not fnmatch.fnmatch(names[-1], pattern[-1]):  # what most do not pass
+        return False
+
+    def with_skipped(places: set[int]) -> set[int]:
+        """`**` may stand for nothing."""
+        for place, part in enumerate(pattern):
+            if part == "**" and place in places:
+                places.add(place + 1)
+        return places
+
+    places = with_skipped({0})  # of the parts that the next name may fit
+    for name in names:
+        fitting = {place for place in places if place < len(pattern) and fnmatch.fnmatch(name, pattern[place])}
+        places = with_skipped({place if pattern[place] == "**" else place + 1 for place in fitting})
+    return len(pattern) in places
+
+
+def _below(folder: Path, on_error: Callable[[OSError], object]) -> Iterator[tuple[str, bool]]:
+    """Files and folders, and which they are. There is no recursion: they may be nested deeper than Python's stack."""
+    places = [folder]
+    while places:
+        place = places.pop()
+        try:
+            with os.scandir(place) as entries:
+                found = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda one: one.name)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError) or place == folder:
+                on_error(error)
+            continue
+        folders = [place / entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+        places += reversed(folders)
+        links = {entry.name for entry in found if entry.is_symlink() and os.path.isdir(entry.path)}
+        files = [entry.name for entry in found if not entry.is_dir(follow_symlinks=False)]
+        yield from ((str(place / name), False) for name in files if name not in links)
+        yield from ((str(path), True) for path in folders)
 
 
 @contextlib.contextmanager

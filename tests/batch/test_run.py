@@ -24,7 +24,9 @@ from picknet.batch import Clip, Kind, Shard, Summary, Work, folder, run
 from picknet.batch.engines import locally
 from picknet.batch.folder import Keys, OtherRun, key_array
 from picknet.batch.table import BadTable, Format
+from picknet.batch.work import fingerprint
 from picknet.files import UnwritableFile
+from picknet.model.folder import PARTS
 
 IN_PROCESS = partial(locally, jobs=1, timeout=None)
 CAPTIONS = Work()
@@ -64,6 +66,31 @@ def files(out: str = "out") -> dict[str, float]:
 
 def counts(summary: Summary) -> tuple[int, int, int, int]:
     return summary.num_clips, summary.num_before, summary.num_done, summary.num_errors
+
+
+@pytest.mark.usefixtures("place")
+def test_what_strangers_put_into_the_output_folder_does_no_harm() -> None:
+    Path("precious").write_text("mine")
+    Path("out").mkdir()
+    Path("out/.lock-1-of-1").symlink_to("../precious")
+    with pytest.raises(UnwritableFile, match=r"^out/\.lock-1-of-1: cannot be locked \("):
+        described(write_list(["a.mp4"]))
+    assert Path("precious").read_text() == "mine"
+    Path("out/.lock-1-of-1").unlink()
+    for plant in (lambda path: os.mkfifo(path), lambda path: path.write_text("[" * 100_000)):
+        plant(manifest := Path("out/_run.json"))
+        with pytest.raises(OtherRun, match=r"^out/_run\.json: is not the manifest of a run "):
+            described("list.txt")
+        manifest.unlink()
+
+
+def test_a_pipe_in_a_model_folder_is_not_waited_for(place: Path) -> None:
+    os.mkfifo(place / "cnn.onnx")
+    for part in PARTS:
+        if part != "cnn.onnx":
+            (place / part).touch()
+    with pytest.raises(OSError, match=r"is not a regular file: .*cnn\.onnx"):
+        fingerprint(place)
 
 
 @pytest.mark.usefixtures("place")

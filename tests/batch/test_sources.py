@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -112,6 +113,35 @@ def test_a_tar_file_gives_its_videos_by_position(place: Path) -> None:
     with fsspec.open(one.name) as file:  # the name is one that fsspec knows
         assert file.read() == b"one"
     assert one.name in names(".")  # tar files in a folder count
+
+
+def test_a_pipe_in_the_place_of_a_tar_file_or_a_video_is_not_waited_for(place: Path) -> None:
+    os.mkfifo(place / "clips" / "000.tar")
+    os.mkfifo(place / "clips" / "live.ts")
+    first, *others = list_clips(["clips"])
+    assert first.problem == "cannot be read as a tar file (is not a regular file)"
+    assert [clip.name for clip in others] == ["clips/a.mov", "clips/b.mp4", "clips/deep/a.mov"]
+
+
+def test_a_large_member_is_read_where_it_is(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tar(place / "000.tar", {"1.mp4": b"x" * 600, "2.mp4": b"y" * 600 + b"z"})
+    monkeypatch.setattr("picknet.batch.sources.HELD_BYTES", 600)
+    small, large = list_clips(["000.tar"])
+    with opened(small) as source:
+        assert source == b"x" * 600
+    with opened(large) as source:
+        assert source.seekable()
+        source.seek(598)
+        assert source.read() == b"yyz"
+
+
+def test_the_size_in_a_header_reserves_no_memory(place: Path) -> None:
+    info = tarfile.TarInfo("1.mp4")
+    for info.size in (2**60, 10**11):
+        (place / "000.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + b"x" * 1000)
+        clip = next(list_clips(["000.tar"]))
+        with pytest.raises(UnreadableVideo, match=r"1\.mp4::000\.tar: the tar file is cut short"), opened(clip):
+            pytest.fail("it was opened")
 
 
 def test_a_damaged_tar_file_gives_what_is_before_the_damage_and_an_error(place: Path) -> None:

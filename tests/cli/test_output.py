@@ -1,5 +1,6 @@
 """--out: a file is whole or as it was, and what was done until a failure is kept."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,17 @@ def test_after_a_failure_the_old_file_is_as_it_was_and_the_pieces_are_in_the_par
     assert out.read_text() == "before"
     assert (tmp_path / "captions.csv.part").read_text() == "a\n"
     assert capsys.readouterr().err == f"picknet: {out}.part: holds the results so far\n"
+
+
+def test_a_part_that_is_a_link_or_a_pipe_is_replaced(tmp_path: Path) -> None:
+    precious, part = tmp_path / "precious", tmp_path / "captions.csv.part"
+    precious.write_text("mine")
+    for plant in (lambda: part.symlink_to(precious), lambda: os.mkfifo(part)):
+        plant()
+        with opened(tmp_path / "captions.csv") as write:
+            write("a\n")
+        assert (tmp_path / "captions.csv").read_text() == "a\n"
+        assert precious.read_text() == "mine"
 
 
 def test_a_failure_before_the_first_piece_leaves_nothing(tmp_path: Path) -> None:

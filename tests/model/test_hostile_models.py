@@ -200,6 +200,21 @@ def test_a_small_graph_with_a_huge_tensor_takes_no_memory(copy: Path, change) ->
     assert is_small == "True"
 
 
+def test_a_graph_that_cannot_be_made_for_one_frame_is_refused(copy: Path) -> None:
+    from onnx import helper, numpy_helper
+
+    def for_seven_frames(graph) -> None:
+        transpose = next(node for node in graph.node if node.op_type == "Transpose" and node.input[0] == "pixels")
+        shape = np.array([7, *(side.dim_value for side in graph.input[0].type.tensor_type.shape.dim[1:])])
+        graph.initializer.append(numpy_helper.from_array(shape, "seven"))
+        graph.node.insert(0, helper.make_node("Reshape", ["pixels", "seven"], ["fixed"]))
+        transpose.input[0] = "fixed"
+
+    changed(copy, "cnn", for_seven_frames)
+    with pytest.raises(BadModel, match=rf"^{copy}/cnn.onnx: cannot be compiled \([^\n]+\); export the model again$"):
+        Runtime(copy).graphs["cnn"].compiled("f32")
+
+
 def test_the_references_are_those_that_onnx_reads(model_folder: Path) -> None:
     import onnx
 

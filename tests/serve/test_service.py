@@ -7,6 +7,7 @@ import io
 import json
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +323,20 @@ def test_an_upload_that_stalls_is_given_up(running: Running, monkeypatch: pytest
     connection.endheaders(b"--b\r\n")
     answer = connection.getresponse()
     assert error_of((answer.status, {}, answer.read())) == (408, "no byte of the upload arrived for 0.2 s")
+
+
+def test_an_upload_of_a_byte_now_and_then_is_given_up(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("picknet.serve.guard.UPLOAD_PATIENCE", 0.3)
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+    connection.putrequest("POST", "/v1/captions")
+    for name, value in {**form()[1], "Content-Length": "100000"}.items():
+        connection.putheader(name, value)
+    connection.endheaders(b"--b\r\n")
+    for _ in range(5):
+        connection.send(b"x")
+        time.sleep(0.1)
+    answer = connection.getresponse()
+    assert error_of((answer.status, {}, answer.read())) == (408, "the upload is slower than 4,096 bytes a second")
 
 
 def test_a_video_that_is_too_long_is_told(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,15 @@ def test_a_frame_shown_before_the_keyframe_it_is_stored_after_needs_the_keyframe
     assert table.needed([31]) == [range(28, 32)]
 
 
+def test_a_keyframe_that_is_stored_after_a_frame_is_not_the_one_that_frame_needs() -> None:
+    # A file says that the packet of frame 10 is a keyframe, though frame 11 is stored before it.
+    group = [(number, number == 0) for number in range(10)]
+    table = timetable(*group, (11, False), (10, True), (12, False))
+    assert table.needed([11]) == [range(11)]
+    assert table.needed([10, 11, 12]) == [range(13)]
+    assert table.needed([12]) == [range(11, 13)]
+
+
 @pytest.mark.parametrize("packets", [[(0, 0), (None, 1)], [(0, 1), (1, 0)], [(1, 0), (2, -1)], [(3, 0), (3, 1)]])
 def test_inconsistent_timestamps_are_not_trusted(packets: list[tuple[int | None, int]]) -> None:
     table = Timetable()

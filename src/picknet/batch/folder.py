@@ -20,7 +20,7 @@ from picknet.batch.sources import Shard
 from picknet.batch.table import SCHEMA_VERSION, Format, Row, clip_keys, write_rows
 from picknet.batch.work import Work
 from picknet.errors import PicknetError
-from picknet.files import UnwritableFile, check_folder, write_text
+from picknet.files import UnwritableFile, check_folder, open_lock, open_regular, write_text
 from picknet.model.folder import find_model
 
 MANIFEST = "_run.json"
@@ -156,7 +156,8 @@ class OutputFolder:
     def _files(self, table: str, prefix: str | None = None) -> list[Path]:
         """The finished files of a table, of all shards or of those with this prefix."""
         any_or_own = "*" if prefix is None else prefix
-        return sorted(self.path.glob(f"{table}-{any_or_own}{'[0-9]' * 6}.{self._format}"))
+        found = self.path.glob(f"{table}-{any_or_own}{'[0-9]' * 6}.{self._format}")
+        return sorted(file for file in found if file.is_file())
 
     def _keys(self, table: str) -> Keys:
         keys = Keys()
@@ -179,9 +180,10 @@ def _manifest(work: Work, format: Format) -> dict[str, Any]:
 
 def _check_manifest(path: Path, manifest: dict[str, Any]) -> None:
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            before = json.load(file)
         facts = {**before, **before["options"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise OtherRun(f"{path}: is not the manifest of a run ({error}); name an empty or a new folder") from error
     now = {**manifest, **manifest["options"]}
     if facts.get("schema") != now["schema"]:
@@ -208,12 +210,12 @@ def _locked(folder: Path, shard: Shard) -> Iterator[None]:
     Different shards of the same number of shards run side by side; for everything else there is one run at a time.
     """
     own = folder / f".lock-{shard.number}-of-{shard.count}"
-    with own.open("w") as file:
+    with open_lock(own) as file:
         _lock(file, folder, f"shard {shard}" if shard.count > 1 else "another run")
         # Whoever starts second sees the first one's lock, so at least one of two that overlap is refused.
         for other in folder.glob(".lock-*-of-*"):
             if not other.name.endswith(f"-of-{shard.count}"):
-                with other.open("w") as probe:
+                with open_lock(other) as probe:
                     _lock(probe, folder, f"a run of {other.name.removeprefix('.lock-').replace('-of-', '/')}")
         yield
 

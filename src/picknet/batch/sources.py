@@ -17,10 +17,11 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple
+from pathlib import PurePosixPath
+from typing import IO, Any, NamedTuple, cast
 
 from picknet.errors import PicknetError
+from picknet.files import files_below, matching, open_regular
 from picknet.video.source import TRANSPORT_SUFFIXES, VIDEO_SUFFIXES, UnreadableVideo, is_video_file, without_password
 
 LIST_SUFFIXES = (".txt", ".csv", ".jsonl", ".ndjson", ".parquet")
@@ -114,11 +115,18 @@ def opened(clip: Clip) -> Iterator[str | bytes | IO[bytes]]:
         yield clip.content
     elif clip.tar:
         with _open(clip.tar) as file:
-            file.seek(clip.offset)
-            content = file.read(clip.size)
-        if len(content) < clip.size:
-            raise UnreadableVideo(f"{clip.shown_name}: the tar file is cut short")
-        yield content
+            # Before reading, which reserves as much memory as the header says.
+            if file.seek(0, os.SEEK_END) < clip.offset + clip.size:
+                raise UnreadableVideo(f"{clip.shown_name}: the tar file is cut short")
+            if clip.size <= HELD_BYTES:
+                file.seek(clip.offset)
+                yield file.read(clip.size)
+                return
+            file.seek(0)
+            with tarfile.open(fileobj=file, mode="r:") as archive:
+                member = tarfile.TarInfo(clip.shown_name)
+                member.size, member.offset_data = clip.size, clip.offset
+                yield cast(IO[bytes], archive.extractfile(member))
     elif is_remote(clip.name) and not is_http(clip.name):
         with tempfile.SpooledTemporaryFile(HELD_BYTES) as held:
             with _open(clip.name) as file:
@@ -160,7 +168,7 @@ def _names(source: str, column: str | None) -> Iterator[str]:
     elif os.path.lexists(source):
         yield from _listed(source, column) if _suffix(source) in LIST_SUFFIXES else [source]
     elif glob.has_magic(source):
-        for match in sorted(glob.iglob(source, recursive=True)):
+        for match in matching(source):
             yield from _names(match, column)
     else:
         raise BadSource(f"{source}: no such file or folder")
@@ -172,12 +180,7 @@ def _walked(folder: str) -> Iterator[str]:
     def refuse(error: OSError) -> None:
         raise BadSource(f"{error.filename}: cannot be read ({error.strerror})") from error
 
-    for place, folders, files in os.walk(folder, onerror=refuse):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            path = str(Path(place, name))
-            if not name.startswith(".") and (_is_tar(name) or is_video_file(path)):
-                yield path
+    return (path for path in files_below(folder, on_error=refuse) if _is_tar(path) or is_video_file(path))
 
 
 def _remote_names(address: str, column: str | None) -> Iterator[str]:
@@ -299,7 +302,7 @@ def _is_tar(name: str) -> bool:
 def _open(name: str, **options: Any) -> IO[bytes]:
     """A file on this machine or behind an address, which can be read from any position."""
     if not is_remote(name):
-        return open(name, "rb")
+        return open_regular(name)
     import fsspec
 
     system, path = fsspec.core.url_to_fs(name)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from picknet.batch.sources import COLUMNS, Clip, opened
 from picknet.batch.table import Kind, Row, to_table
 from picknet.errors import BadSetting, PicknetError
+from picknet.files import open_regular
 from picknet.model.folder import PARTS, BadModel, find_model
 from picknet.workers import LostProcess, TaskTimeout, Worker
 
@@ -195,7 +196,7 @@ def fingerprint(folder: Path) -> str:
     """SHA-256 of all parts of a model that decide what it says."""
     digests = hashlib.sha256()
     for part in PARTS:
-        with (folder / part).open("rb") as file:
+        with open_regular(folder / part) as file:
             digests.update(hashlib.file_digest(file, "sha256").digest())
     return digests.hexdigest()
 
@@ -227,11 +228,11 @@ def _take_cores(count: int) -> list[socket.socket]:
 
 
 def _message(error: Exception, clip: Clip) -> str:
-    """One line that starts with the clip's name. Bytes and temporary files have none of their own."""
+    """One line that starts with the clip's name. Bytes, temporary files and members of tar files have another."""
     if not isinstance(error, PicknetError):
         return f"{clip.shown_name}: {type(error).__name__}: {' '.join(str(error).split())}"
     message = str(error)
-    for anonymous in ("bytes: ", "file: "):
+    for anonymous in ("bytes: ", "file: ", f"{clip.tar}: "):
         if message.startswith(anonymous):
             return f"{clip.shown_name}: {message.removeprefix(anonymous)}"
     return message

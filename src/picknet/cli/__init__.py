@@ -70,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _failed(f"{message} (see {command} --help)", code=2)
     except PicknetError as error:
         code = _failed(str(error), code=_exit_code(error))
+    except MemoryError:
+        code = _failed("not enough memory", code=1)
     except OSError as error:
         # Files are written by `files.written_whole`, which names them; an error without a name is standard output's.
         if not isinstance(error, BrokenPipeError):

@@ -269,6 +269,7 @@ def check_numbers(
 
 def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     """The videos that files, folders, patterns and addresses stand for, and a message for each that stands for none."""
+    from picknet.files import files_below, matching
     from picknet.video.source import TRANSPORT_SUFFIXES, VIDEO_SUFFIXES, is_address, is_http, is_video_file
 
     suffixes = ", ".join(sorted(VIDEO_SUFFIXES | TRANSPORT_SUFFIXES))
@@ -280,7 +281,7 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
             problems.append("-: standard input is read by picknet caption and picknet stream only")
             continue
         # A name that exists is not a pattern, whatever brackets are in it.
-        matches = [argument] if exists(argument) else _matching(argument)
+        matches = [argument] if exists(argument) else [] if "\0" in argument else matching(argument)
         if not matches and is_address(argument):
             if is_http(argument):
                 videos.append(argument)
@@ -295,11 +296,7 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
             if not os.path.isdir(match):
                 videos.append(match)
                 continue
-            found = sorted(
-                str(path)
-                for path in Path(match).rglob("*")
-                if not path.name.startswith(".") and path.is_file() and is_video_file(path)
-            )
+            found = sorted(path for path in files_below(match) if os.path.isfile(path) and is_video_file(path))
             videos += found
             if not found:
                 problems.append(f"{match}: no video in this folder (looked for {suffixes})")
@@ -315,10 +312,6 @@ def display_name(video: str) -> str:
 
 def exists(path: str) -> bool:
     return "\0" not in path and os.path.lexists(path)
-
-
-def _matching(pattern: str) -> list[str]:
-    return [] if "\0" in pattern else sorted(glob.glob(pattern, recursive=True))
 
 
 def note_no_confidence(captioner: "Captioner", style: str) -> None:

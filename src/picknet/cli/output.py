@@ -79,7 +79,8 @@ def opened(out: Path | None) -> Iterator[Callable[[str], object]]:
 
     with _explained(out):
         part.parent.mkdir(parents=True, exist_ok=True)
-        file = part.open("w", encoding="utf-8", errors="surrogateescape", newline="")
+        part.unlink(missing_ok=True)  # it may be a link or a pipe
+        file = part.open("x", encoding="utf-8", errors="surrogateescape", newline="")
     try:
         with file:
             yield write

@@ -1,5 +1,6 @@
 """`picknet stream`."""
 
+import contextlib
 import json
 import shutil
 import sys
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 SOURCE = "Source"
 CSV_COLUMNS = ("video", "seconds", "caption", "changed", "confidence", "total_picks", "frames_seen", "scene", "lag")
+MAX_MEMORY = 4 << 30
+"""Bytes that a stream may allocate beside the model. A hostile server sends playlists and packets without an end, which
+FFmpeg would keep until the timeout is over."""
 MAX_SHOWN = 60
 """Picks on a sheet, so that one of an endless stream stays a picture."""
 
@@ -146,18 +150,37 @@ def stream(
         shown: list[tuple[Thumbnail, str]] = []
         picker = _WithThumbnail(chosen) if sheet_path else None
         try:
-            for update in captioner.stream(live, picker=picker or chosen, beam=beam, min_confidence=min_confidence):
-                if picker and picker.newest and len(shown) < MAX_SHOWN:
-                    shown.append((picker.newest, update.display_text))
-                num_picks, num_captions = update.total_picks, num_captions + update.changed
-                if update.changed or not only_changes:
-                    printer.print(update)
+            with _limited_memory(MAX_MEMORY):
+                for update in captioner.stream(live, picker=picker or chosen, beam=beam, min_confidence=min_confidence):
+                    if picker and picker.newest and len(shown) < MAX_SHOWN:
+                        shown.append((picker.newest, update.display_text))
+                    num_picks, num_captions = update.total_picks, num_captions + update.changed
+                    if update.changed or not only_changes:
+                        printer.print(update)
         finally:
             printer.end()
             if sheet_path and shown:
                 _write_sheet(sheet_path, shown)
             if live.num_frames:
                 note(_summary(live, num_picks, num_captions))
+
+
+@contextlib.contextmanager
+def _limited_memory(num_bytes: int) -> Iterator[None]:
+    """Let this process allocate so many bytes more within the block, and no more than that; on Linux only."""
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    before, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = [limit for limit in (used + num_bytes, before, most) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, most))
 
 
 class _WithThumbnail:

@@ -140,11 +140,11 @@ class Graph:
                 return _core().import_model(stored, "CPU", settings)
             except RuntimeError:
                 pass  # an entry that OpenVINO's own checks refuse is written again
+        _check_tensors(self._path, self.model)
         model = self.model
         if self.name in ONE_BY_ONE:
             model = self.model.clone()
             model.reshape({port: [1, *list(port.partial_shape)[1:]] for port in model.inputs})
-        _check_tensors(self._path, model)
         try:
             compiled = _core().compile_model(model, "CPU", settings)
         except RuntimeError as error:

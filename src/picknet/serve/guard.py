@@ -30,6 +30,8 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz", *PAGE_FILES})
 """For load balancers, which have no token and learn nothing but yes or no, and for the page, which asks for it."""
 UPLOAD_PATIENCE = 30.0
 """Seconds without a byte after which an upload is given up."""
+MIN_BYTES_PER_SECOND = 4096
+"""After that time, a slower upload is given up as well: a byte now and then would hold its place for ever."""
 DISCARDED_BYTES, DISCARD_SECONDS = 2**22, 2.0
 """How much of a refused request is read, and for how long: a client that still sends when the connection closes loses
 the answer."""
@@ -194,6 +196,7 @@ class _Body:
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._is_complete = False
+        self._began = time.monotonic()
 
     async def receive(self) -> Message:
         if self._is_complete:
@@ -206,6 +209,9 @@ class _Body:
         self._is_complete = not message.get("more_body", False)
         if self._num_bytes > self._max_bytes:
             raise self.too_large()
+        seconds = time.monotonic() - self._began
+        if not self._is_complete and seconds > UPLOAD_PATIENCE and self._num_bytes < seconds * MIN_BYTES_PER_SECOND:
+            raise Refused(408, f"the upload is slower than {MIN_BYTES_PER_SECOND:,} bytes a second")
         return message
 
     async def discard(self, scope: Message) -> None:

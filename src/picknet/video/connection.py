@@ -28,6 +28,9 @@ MAX_DAMAGED_PACKETS = 50
 """How many more damaged packets than good ones a live source may send before it is reconnected: beyond that, its codec
 may have changed."""
 
+MAX_WAITING_BYTES = 64 << 20
+"""Of packets of a live source that wait to be decoded; a faster one is held back. Cameras send a tenth in a second."""
+
 _TOLERATED_SHORTNESS = 2.0
 """Seconds by which a complete download may be shorter than its header says."""
 
@@ -123,11 +126,12 @@ class Connection:
             except av.FFmpegError:
                 pictures, is_damaged = [], True
             for picture in pictures:
-                is_damaged, no_picture_yet, last_picture_at = is_damaged or picture.is_corrupt, False, arrived
+                is_damaged, no_picture_yet = is_damaged or picture.is_corrupt, False
                 timestamp = None if picture.pts is None else picture.pts * self._unit
                 self._reached = self._reached if timestamp is None else max(self._reached, timestamp - self._start)
                 yield picture, timestamp, arrived
-            if self.arrives and arrived - last_picture_at > self._timeout:
+                last_picture_at = time.monotonic()  # a source that waits for its reader may have waited long
+            if self._location.kind != "pipe" and arrived - last_picture_at > self._timeout:
                 raise BrokenConnection(f"no frame for {self._timeout:g} s")
             if no_picture_yet:
                 continue  # a stream is joined in the middle of a group of frames, which is not damage
@@ -229,6 +233,7 @@ class _Receiver:
         self._stream = stream
         self._close = close
         self._packets: collections.deque[_TimedPacket] = collections.deque()
+        self._waiting_bytes = 0
         self._changed = threading.Condition()
         self._error: av.FFmpegError | None = None
         self._ended = self._stopped = False
@@ -240,7 +245,9 @@ class _Receiver:
             for packet in self._container.demux(self._stream):
                 with self._changed:
                     self._packets.append(_TimedPacket(packet if packet.size else None, time.monotonic()))
-                    self._changed.notify()
+                    self._waiting_bytes += packet.size
+                    self._changed.notify_all()
+                    self._changed.wait_for(lambda: self._waiting_bytes <= MAX_WAITING_BYTES or self._stopped)
                 if self._stopped:
                     break
         except av.FFmpegError as broken:
@@ -248,7 +255,7 @@ class _Receiver:
         finally:
             with self._changed:
                 self._ended, self._error = True, error
-                self._changed.notify()
+                self._changed.notify_all()
             self._close_if_unused()
 
     def take(self, timeout: float) -> _TimedPacket | None:
@@ -257,7 +264,10 @@ class _Receiver:
             if not self._changed.wait_for(lambda: self._packets or self._ended, timeout):
                 raise BrokenConnection(f"no frame for {timeout:g} s")
             if self._packets:
-                return self._packets.popleft()
+                received = self._packets.popleft()
+                self._waiting_bytes -= received.packet.size if received.packet is not None else 0
+                self._changed.notify_all()
+                return received
         if self._error is not None:
             raise self._error
         return None
@@ -265,6 +275,7 @@ class _Receiver:
     def stop(self) -> None:
         with self._changed:
             self._stopped = True
+            self._changed.notify_all()
         self._close_if_unused()
 
     def _close_if_unused(self) -> None:
@@ -304,6 +315,10 @@ def _reason(error: Exception, location: Location, timeout: float) -> str:
         return ("nothing came, or " if location.kind == "pipe" else "") + "what it sends is not a known video format"
     if isinstance(error, av.ArgumentError) and location.kind == "pipe":
         return "not a video by itself: formats that refer to other files, such as playlists, are refused"
+    if isinstance(error, av.ArgumentError) and location.kind == "network":
+        return "not a valid address, or it redirects to one that is not http:// or https://"
+    if isinstance(error, MemoryError):
+        return "its playlists or pictures need too much memory"
     if isinstance(error, FileNotFoundError) and location.kind == "camera":
         return "there is no such camera"
     if isinstance(error, OSError) and error.errno == errno.EIO and location.kind == "network":

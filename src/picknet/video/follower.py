@@ -74,6 +74,8 @@ class Follower:
                 if not clock.started and not isinstance(error, BrokenConnection):
                     raise
                 reason = str(error).removeprefix(f"{self._location.name}: ")
+            except MemoryError:
+                reason = "it needs too much memory"
             if not clock.started:  # it is not lost: it was never there
                 raise UnreachableSource(f"{self._location.name}: no frame received ({reason})")
             if is_over or self._queue.closed:

@@ -109,7 +109,8 @@ class Timetable:
         key_times = [self._shown[number] for number in self._keys]
 
         def keyframe(time: int) -> int:
-            key = bisect_right(key_times, time) - 1
+            # Stored before the frame as well: files lie about which packets are keyframes.
+            key = min(bisect_right(key_times, time), bisect_right(self._keys, numbers[time])) - 1
             return self._keys[key] if key >= 0 else 0
 
         return joined(range(keyframe(time), numbers[time] + 1) for time in times)
@@ -120,7 +121,7 @@ def joined(ranges: Iterable[range]) -> list[range]:
     found: list[range] = []
     for each in ranges:
         if found and each.start < found[-1].stop + MIN_SKIP:
-            found[-1] = range(found[-1].start, max(found[-1].stop, each.stop))
+            found[-1] = range(min(found[-1].start, each.start), max(found[-1].stop, each.stop))
         else:
             found.append(each)
     return found

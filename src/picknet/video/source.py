@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.errors import PicknetError
+from picknet.files import open_regular
 from picknet.video.frame import Frame
 
 Pixels = NDArray[np.uint8]
@@ -168,7 +169,7 @@ def _is_pipe(path: str) -> bool:
 
 def _is_transport_stream(path: str | os.PathLike[str]) -> bool:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             start = file.read(5 * 192)
     except (OSError, ValueError):
         return False
