@@ -10,7 +10,8 @@ import torch
 from clips import write_clip
 
 from picknet import metrics
-from picknet.config import BadConfig, parse_config, to_toml
+from picknet.config import STAGES, BadConfig, parse_config, to_toml
+from picknet.data.reading import SPLITS
 from picknet.data.split import DataFolder
 from picknet.text import BOS
 from picknet.training import export
@@ -111,12 +112,34 @@ def test_a_bos_that_no_caption_began_with_is_the_mean_of_the_categories(runs: di
         assert torch.allclose(embedded[BOS], mean, atol=2e-3)  # stored in 16 bits
 
 
-def test_categories_of_a_data_set_that_has_none_are_an_error(tmp_path: Path) -> None:
-    for number, split in enumerate(("train", "val")):
-        write_clip(tmp_path / f"clip{number}.mp4", num_frames=2)
-        with (tmp_path / "captions.jsonl").open("a") as file:
-            file.write(json.dumps({"clip": f"clip{number}", "caption": "a box", "split": split}) + "\n")
+@pytest.fixture(scope="module")
+def without(tmp_path_factory: pytest.TempPathFactory) -> DataFolder:
+    """A data set without categories."""
+    folder = tmp_path_factory.mktemp("folder")
+    rows = [{"clip": f"clip{number}", "caption": "a box", "split": split} for number, split in enumerate(SPLITS[:2])]
+    (folder / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for row in rows:
+        write_clip(folder / f"{row['clip']}.mp4", num_frames=2)
+    return DataFolder("folder", folder)
+
+
+def test_beside_another_data_set_a_category_takes_the_place_of_a_style(
+    data: DataFolder, without: DataFolder, runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "_export_graphs", lambda *_: None)
+    settings = ["text.styles=true", *(f"{stage}.epochs={stage == 'supervision':d}" for stage in STAGES)]
+    config, cache = parse_config(to_toml(CONFIG), settings), runs["picknet"].parent / "feature-cache"
+    network, vocabulary, _ = load_network(
+        train(config, data=[without, data], out=tmp_path / "run", cache=cache, device="cpu")
+    )
+    assert list(vocabulary.styles) == ["music", "sports"]
+    # Captions of the first data set began with <bos>, which was learned.
+    embedded = network.decoder.embed.weight
+    assert not torch.allclose(embedded[BOS], embedded[list(vocabulary.styles.values())].mean(0), atol=2e-3)
+
+
+def test_categories_of_a_data_set_that_has_none_are_an_error(without: DataFolder, tmp_path: Path) -> None:
     message = r"^text.categories is true, but no training clip of folder has a category; MSR-VTT's official annotations"
     with pytest.raises(BadConfig, match=message):
-        train(CONFIG, data=DataFolder("folder", tmp_path), out=tmp_path / "run", device="cpu")
+        train(CONFIG, data=without, out=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
