@@ -238,6 +238,11 @@ def test_confidence_is_given_only_for_the_style_it_was_calibrated_for_and_the_no
     assert (styled.describer.confidence.bias, styled.confidence_note) == (2.0, None)
 
 
+def test_a_category_that_a_model_has_not_learned_changes_nothing(model_folder):
+    captioner = load(model_folder)
+    assert captioner.in_category("music") is captioner.in_category(None) is captioner
+
+
 def test_an_unknown_style_is_named_with_the_possible_ones(model_folder, attending_folder):
     with pytest.raises(BadSetting, match=r"^style is 'coco', which the model .* was not trained on; possible: msrvtt$"):
         load(attending_folder, style="coco")

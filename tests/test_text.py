@@ -162,5 +162,7 @@ def test_style_words_begin_a_caption_and_are_never_written() -> None:
     vocabulary = Vocabulary.from_captions(CAPTIONS, min_count=1).with_styles(["msrvtt"])
     assert vocabulary.styles == {"msrvtt": 10}
     assert [vocabulary.first_word(style) for style in (None, "msrvtt", "unknown")] == [BOS, 10, BOS]
+    both = vocabulary.with_styles(["music"])
+    assert [both.first_word(category, "msrvtt") for category in ("music", "sports", None)] == [11, 10, 10]
     assert vocabulary.never_written == [PAD, BOS, UNK, 10]
     assert vocabulary.decode([10, 4, 8, EOS]) == "a dog"

@@ -61,6 +61,7 @@ class Captioner:
     def __init__(self, runtime: Runtime, *, name: str, style: str | None = None) -> None:
         self.runtime = runtime
         self.name = name
+        self.style = style
         self.config = runtime.config
         self.picker = self.picker_at()
         """The model's own; for streams `picker_at(spread=False)`."""
@@ -81,6 +82,12 @@ class Captioner:
     def counted_picker(self, k: int, *, on_glance: OnGlance = lambda frame, probability: None) -> CountedPicker:
         """The model's picker for exactly k frames of a clip. It needs the whole clip, so it cannot follow a stream."""
         return CountedPicker(self.picker_at(on_glance=on_glance), k)
+
+    def in_category(self, category: str | None) -> "Captioner":
+        """For a clip of this category: itself, unless the model learned the category and no style was asked for."""
+        if self.style or category not in self.runtime.vocabulary.styles:
+            return self
+        return Captioner(self.runtime, name=self.name, style=category)
 
     @property
     def confidence_note(self) -> str | None:
@@ -342,8 +349,9 @@ def load(
 ) -> Captioner:
     """A captioner: the default model, a shipped one by name, a model folder, or a run folder with a model in it.
 
-    style: a second data set that the model was trained on, whose style of captions is wanted. side_by_side: for threads
-    that caption several videos at once, which it makes faster, while the caption of a single video takes longer.
+    style: a second data set that the model was trained on, whose style of captions is wanted, or the category of the
+    videos. side_by_side: for threads that caption several videos at once, which it makes faster, while the caption of a
+    single video takes longer.
     """
     name, folder = find_model(model)
     runtime = Runtime(folder, side_by_side=side_by_side)

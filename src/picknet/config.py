@@ -58,6 +58,9 @@ class TextConfig:
     styles: bool = False
     """With several data sets: the first is the target and the only one validated on. Captions of each other data set
     begin with a style word, such as [msrvtt], instead of <bos>, so that their style is learned separately."""
+    categories: bool = False
+    """Captions of MSR-VTT begin with the category of their video, such as [music], instead of <bos> or a style word:
+    the published paper's "+C"."""
     clean: bool = False
     """Mend or leave out bad captions in training, and write only English words; references stay as they are."""
 

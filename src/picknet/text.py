@@ -209,9 +209,9 @@ class Vocabulary:
         known = enumerate(self.words[len(SPECIAL_WORDS) :], start=len(SPECIAL_WORDS))
         return {word[1:-1]: word_id for word_id, word in known if re.fullmatch(r"\[\w+]", word)}
 
-    def first_word(self, style: str | None) -> int:
-        """The id that a caption in a style begins with; `BOS` without a style, or for one that is not in `styles`."""
-        return self.styles.get(style, BOS) if style else BOS
+    def first_word(self, *styles: str | None) -> int:
+        """The id that a caption begins with: that of the first of these styles that is known, or else `BOS`."""
+        return next((self.styles[style] for style in styles if style in self.styles), BOS)
 
     @cached_property
     def never_written(self) -> list[int]:

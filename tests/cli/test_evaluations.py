@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import Picknet, on_linux
@@ -19,10 +20,75 @@ from PIL import Image
 
 from picknet.captioner import Captioner, load
 from picknet.data.split import Clip, Missing, Split
+from picknet.model.runtime import Runtime
 from picknet.model.sentences import Signals
 from picknet.study.calibration import Sample
+from picknet.text import BOS, Vocabulary
 
 # --- evaluate ---
+
+
+@pytest.fixture
+def in_categories(attending_folder: Path, clips: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A model that knows the category music, and one clip twice as MSR-VTT: as music, and as news."""
+    model, data = unsealed(attending_folder, tmp_path / "model"), tmp_path / "msrvtt"
+    words = (model / "words.txt").read_text()
+    (model / "words.txt").write_text(words.replace("[msrvtt]", "[music]"))
+    data.mkdir()
+    videos = [{"video_id": f"video{kind}", "split": "train", "category": kind} for kind in (0, 4)]
+    for video in videos:
+        shutil.copy(clips / "cat.mp4", data / f"{video['video_id']}.mp4")
+    sentences = [{"video_id": video["video_id"], "caption": "a cat sits"} for video in videos]
+    content = json.dumps({"videos": videos, "sentences": sentences})
+    (data / "train_val_videodatainfo.json").write_text(content)
+    return model, data
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The first word of every sentence that is written."""
+    decode, words = Runtime.decode, []
+
+    def listening(runtime: Runtime, last: Any, memory: Any, states: Any) -> Any:
+        if not states.any():
+            words.append(int(last[0]))
+        return decode(runtime, last, memory, states)
+
+    monkeypatch.setattr(Runtime, "decode", listening)
+    return words
+
+
+def test_a_model_is_told_the_category_of_each_clip_unless_a_style_is_asked_for(
+    picknet: Picknet, in_categories: tuple[Path, Path], begun: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("picknet.metrics.meteor", lambda candidates, references: None)
+    for name, few in {"RATES": (1.0,), "KS": (1,)}.items():
+        monkeypatch.setattr(f"picknet.study.judging.{name}", few)
+    monkeypatch.setattr("picknet.study.detectors.is_installed", lambda: False)
+    model, data = in_categories
+    music = Vocabulary.load(model / "words.txt").styles["music"]
+    options = ("--model", model, "--data", data, "--dataset", "msrvtt", "--split", "all")
+    assert picknet("evaluate", *options).code == 0
+    # The first sentence warms up; of the category news the model knows nothing.
+    assert begun == [BOS, music, BOS]
+    begun.clear()
+    assert picknet("evaluate", *options, "--style", "music").code == 0
+    assert begun == [music] * 3
+    begun.clear()
+    assert picknet("compare", *options, "--subsets", 0, "--draws", 1).code == 0
+    assert list(dict.fromkeys(begun)) == [music, BOS]
+
+
+def test_a_video_of_ones_own_is_captioned_in_a_category_that_the_model_learned(
+    picknet: Picknet, in_categories: tuple[Path, Path], begun: list[int]
+) -> None:
+    model, data = in_categories
+    for style in ((), ("--style", "music")):
+        assert picknet("caption", data / "video0.mp4", "--model", model, *style).code == 0
+    assert begun == [BOS, Vocabulary.load(model / "words.txt").styles["music"]]
+    code, out, err = picknet("caption", data / "video0.mp4", "--model", model, "--style", "news")
+    assert (code, out) == (1, "")
+    assert err == f"picknet: style is 'news', which the model {model} was not trained on; possible: music\n"
 
 
 @pytest.fixture

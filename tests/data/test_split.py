@@ -187,6 +187,18 @@ def test_msrvtt_reads_both_official_files_and_calls_validate_val(tmp_path: Path)
     assert list(captions(load_split(tmp_path, dataset="msrvtt", split="all"))) == ["video9", "video6513", "video7010"]
 
 
+def test_msrvtt_names_the_category_of_a_video_and_other_data_sets_have_none(tmp_path: Path) -> None:
+    names = [f"video{i}" for i in range(7)]
+    kinds: list[dict[str, Any]] = [{"category": kind} for kind in (0, 3, 19, 20, -1, "music")]
+    videos = [{"video_id": name, "split": "train"} | kind for name, kind in zip(names, [*kinds, {}], strict=True)]
+    content = json.dumps({"videos": videos, "sentences": [{"video_id": name, "caption": "a cat"} for name in names]})
+    make(tmp_path, {"train_val_videodatainfo.json": content}, videos=tuple(f"{name}.mp4" for name in names))
+    found = [clip.category for clip in load_split(tmp_path, dataset="msrvtt", split="train").clips]
+    assert found == ["music", "sports", "advertisement", None, None, None, None]
+    make(tmp_path / "own", {"captions.json": '{"cat": ["a cat"]}'}, videos=("cat.mp4",))
+    assert load_split(tmp_path / "own", dataset="folder", split="all").clips[0].category is None
+
+
 def test_msrvtt_reads_inside_the_zip_and_needs_only_the_file_of_its_split(tmp_path: Path) -> None:
     make(tmp_path, {}, videos=("video7010.mp4",))
     with zipfile.ZipFile(tmp_path / "test_videodatainfo.json.zip", "w") as archive:

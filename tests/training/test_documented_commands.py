@@ -68,7 +68,7 @@ def make_data(folder: Path) -> None:
         for number in numbers:
             shutil.copy(clip, folder / "MSVD" / "videos" / f"vid{number}.mp4")
     (folder / "DATA").symlink_to("MSVD")
-    videos = [{"video_id": f"video{i}", "split": "train" if i else "validate"} for i in range(3)]
+    videos = [{"video_id": f"video{i}", "split": "train" if i else "validate", "category": 3} for i in range(3)]
     sentences = [{"video_id": f"video{i}", "caption": caption} for i in range(3) for caption in CAPTIONS]
     content = json.dumps({"videos": videos, "sentences": sentences})
     (folder / "MSRVTT" / "train_val_videodatainfo.json").write_text(content)

@@ -640,7 +640,10 @@ def test_an_epoch_visits_every_caption_once_with_its_own_clip(prepared):
 def test_of_other_data_sets_a_share_is_drawn_anew_for_each_epoch(prepared):
     _, data = prepared
     styles = [None] * 20 + ["coco"] * 200
-    clips = tuple(Clip(f"clip{i}", Path("x.mp4"), ("a cat runs", "the cat"), style) for i, style in enumerate(styles))
+    clips = tuple(
+        Clip(f"clip{i}", Path("x.mp4"), ("a cat runs", "the cat"), style, category="music")  # which is no style here
+        for i, style in enumerate(styles)
+    )
     counts, nothing = torch.ones(len(clips), dtype=torch.int64), torch.zeros(0, dtype=torch.uint8)
     split = PixelSplit(clips, nothing, nothing, counts.cumsum(0) - counts, counts, ())
     data = prepared_data(split, split, data.vocabulary)
@@ -1023,6 +1026,11 @@ def test_first_words_are_style_words_or_bos(styled):
     _, data = styled
     expected = [data.vocabulary.styles["msrvtt"], BOS, BOS]
     assert first_words(data.train, torch.tensor([0, 1, 1]), data.vocabulary).tolist() == expected
+    # A category comes before a style, if it is a word.
+    music = replace(data.train, clips=tuple(replace(clip, category="music") for clip in data.train.clips))
+    assert first_words(music, torch.tensor([0, 1, 1]), data.vocabulary).tolist() == expected
+    known = data.vocabulary.with_styles(["music"])
+    assert first_words(music, torch.tensor([0, 1]), known).tolist() == [known.styles["music"]] * 2
 
 
 def test_a_fold_is_written_as_a_fraction():

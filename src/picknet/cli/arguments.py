@@ -140,8 +140,8 @@ Model = Annotated[
 Style = Annotated[
     str | None,
     typer.Option(
-        metavar="DATASET", help="Caption in the style of another data set the model was trained on, e.g. msrvtt.",
-        rich_help_panel=MODEL,
+        metavar="STYLE", rich_help_panel=MODEL,
+        help="The style of another data set that the model was trained on, e.g. msrvtt, or the video's category.",
     ),
 ]  # fmt: skip
 Beam = Annotated[

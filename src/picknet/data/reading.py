@@ -29,6 +29,7 @@ class ListedClip:
     stems: tuple[str, ...]
     """The names its file may have, the most likely first."""
     captions: list[str]
+    category: str | None = None
 
 
 def split_name(text: str) -> str:

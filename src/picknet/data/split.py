@@ -37,6 +37,8 @@ class Clip:
     """As people wrote them, at least one."""
     style: str | None = None
     """The data set whose caption style they have; None for the style that is trained for."""
+    category: str | None = None
+    """What kind of video it is, by MSR-VTT's annotations; None in other data sets."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def load_split(folder: str | os.PathLike[str], *, dataset: Dataset, split: str) 
         elif not entry.captions:
             missing.append(Missing(name, "no caption"))
         else:
-            clips.append(Clip(name, Path(path), tuple(entry.captions)))
+            clips.append(Clip(name, Path(path), tuple(entry.captions), category=entry.category))
     if not clips:
         found = f"{len(missing):,} listed; {missing[0].name}: {missing[0].reason}" if missing else "none is listed"
         if missing and number_after(missing[0].name, "vid") and not find(folder, "youtube_mapping.txt"):

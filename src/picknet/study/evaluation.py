@@ -148,7 +148,7 @@ def evaluate(
 
     picker, beam, num_frames: as in `Captioner.caption`; by default the model's own. name: of the picker in the result,
     by default derived from its class. seed: of the bootstrap. `on_clip` is called after each clip, also after one that
-    cannot be read.
+    cannot be read. A model that has learned categories is told that of each clip.
 
     CIDEr takes its document frequencies from the clips that were captioned, as the COCO code does.
     """
@@ -158,7 +158,8 @@ def evaluate(
     start = time.perf_counter()
     for clip in split.clips:
         try:
-            captions[clip.name] = captioner.caption(clip.path, picker=picker, beam=beam, num_frames=num_frames)
+            own = captioner.in_category(clip.category)
+            captions[clip.name] = own.caption(clip.path, picker=picker, beam=beam, num_frames=num_frames)
         except (UnreadableVideo, NothingToCaption) as error:
             missing.append(Missing(clip.name, str(error)))
         on_clip(clip)

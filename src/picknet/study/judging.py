@@ -203,7 +203,8 @@ def judge(
         for size in SUBSET_SIZES
     }
     wanted = {choice for several in (*choices.values(), *subsets.values()) for choice in several}
-    captions = described(features.captioner, features.features, wanted, beam=beam)
+    captioner = features.captioner.in_category(clip.category)
+    captions = described(captioner, features.features, wanted, beam=beam)
     return JudgedClip(clip.name, choices, subsets, captions)
 
 

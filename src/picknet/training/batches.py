@@ -14,6 +14,7 @@ from torch import Tensor
 
 from picknet.config import CaptioningConfig, Config, SupervisionConfig
 from picknet.data import BadData
+from picknet.data.split import Clip
 from picknet.metrics import Cider
 from picknet.text import EOS, PAD, UNK, Vocabulary, tokenise
 from picknet.training.features import FeatureSource, FeatureSplit, PixelSplit
@@ -36,7 +37,7 @@ class Data(Generic[SourceT]):
     val: SourceT
     vocabulary: Vocabulary
     words: Tensor
-    """(captions, length): every caption of the training split, from <bos> or a style word to <eos>, padded."""
+    """(captions, length): every caption of the training split, from its first word (`first_word`) to <eos>, padded."""
     lengths: Numbers
     """(captions,): number of words of each caption, with <eos>, which counts in the loss."""
     owners: Numbers
@@ -70,7 +71,7 @@ def prepare(
             if any(word != UNK for word in encoded):  # nothing to learn from a caption without any known word
                 ids.append(encoded)
                 owners.append(owner)
-                first_words.append(vocabulary.first_word(clip.style))
+                first_words.append(first_word(clip, vocabulary))
     if not ids:
         raise BadData("no caption of the training split has a word of the vocabulary")
     words = np.full((len(ids), max(map(len, ids)) + 2), PAD, np.int64)
@@ -93,9 +94,14 @@ def cider_of(split: FeatureSource) -> Cider:
     return Cider({clip.name: [tokenise(caption) for caption in clip.captions] for clip in split.clips})
 
 
+def first_word(clip: Clip, vocabulary: Vocabulary) -> int:
+    """The word that a clip's captions begin with: its category or its style if the vocabulary has them, else <bos>."""
+    return vocabulary.first_word(clip.category, clip.style)
+
+
 def first_words(split: FeatureSource, clips: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """clips: (batch,) indices -> the words that their captions begin with, <bos> or a style word: (batch,)"""
-    words = [vocabulary.first_word(split.clips[i].style) for i in clips.tolist()]
+    """clips: (batch,) indices -> the words that their captions begin with: (batch,)"""
+    words = [first_word(split.clips[i], vocabulary) for i in clips.tolist()]
     return torch.tensor(words, device=clips.device)
 
 

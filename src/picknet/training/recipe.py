@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from picknet.config import STAGES, Config, load_config
+from picknet.config import STAGES, BadConfig, Config, load_config
 from picknet.data.split import DataFolder, Split, load_split
 from picknet.files import write_text
 from picknet.model.folder import DEFAULT_MODEL, SHIPPED
@@ -118,6 +118,8 @@ def train(
     run = Run(folder, plan.config, target, progress)
     run.forget_unfinished_epochs()
     _run_stages(plan, network, batches, run, judge_runs, splits[0], cache_folder)
+    if not plan.start:
+        _begin_without_category(network, batches)
     export(network, vocabulary, plan.config, folder / "model", card=card(folder))
     return folder / "model"
 
@@ -174,8 +176,16 @@ def _load_splits(plan: TrainingPlan, progress: TrainingProgress) -> tuple[Split,
     """The training and the validation clips."""
     styles = plan.config.text.styles
     if plan.fold:
-        return fold_splits(plan.data, plan.fold, styles=styles)
-    return official_splits(plan.data, styles=styles, on_note=progress.on_note)
+        splits = fold_splits(plan.data, plan.fold, styles=styles)
+    else:
+        splits = official_splits(plan.data, styles=styles, on_note=progress.on_note)
+    if plan.config.text.categories and not any(clip.category for clip in splits[0].clips):
+        names = " and ".join(dict.fromkeys(part.dataset for part in plan.data))
+        raise BadConfig(
+            f"text.categories is true, but no training clip of {names} has a category; MSR-VTT's official annotations "
+            "have one for each video (--data msrvtt=DIR)"
+        )
+    return splits
 
 
 def _start_network(plan: TrainingPlan, train: Split, captions: Captions) -> tuple[Network, Vocabulary]:
@@ -185,7 +195,7 @@ def _start_network(plan: TrainingPlan, train: Split, captions: Captions) -> tupl
             train, captions = dataclasses.replace(train, clips=()), {}  # the policy alone needs no new words
         return _extended_network(plan.start, plan.config, train, captions)
     splits = ("train",) if plan.fold else plan.config.text.vocabulary_splits
-    vocabulary = _new_vocabulary(plan.config, splits, captions, plan.data).with_styles(_styles(train))
+    vocabulary = _new_vocabulary(plan.config, splits, captions, plan.data).with_styles(_styles(train, plan.config))
     network = Network(plan.config.model, len(vocabulary))
     if plan.config.model.system != "picknet":
         _take_shipped_policy(network, plan.config)
@@ -234,7 +244,7 @@ def _extended_network(start: Path, config: Config, train: Split, captions: Capti
         vocabulary = Vocabulary(tuple(vocabulary.words[word] for word in kept))
     known = set(vocabulary.words)
     extended = Vocabulary(vocabulary.words + tuple(word for word in frequent.words if word not in known))
-    extended = extended.with_styles(_styles(train))
+    extended = extended.with_styles(_styles(train, config))
     if config.model.system != "picknet" and extended != vocabulary:
         new = len(extended.words) - len(vocabulary.words)
         raise BadRun(
@@ -257,8 +267,10 @@ def _extended_network(start: Path, config: Config, train: Split, captions: Capti
     return network, extended
 
 
-def _styles(split: Split) -> list[str]:
-    return sorted({clip.style for clip in split.clips if clip.style})
+def _styles(split: Split, config: Config) -> list[str]:
+    """What captions begin with, other than <bos>."""
+    styles = {(clip.category if config.text.categories else None) or clip.style for clip in split.clips}
+    return sorted(style for style in styles if style)
 
 
 def _move(network: Network, device: torch.device) -> None:
@@ -335,6 +347,17 @@ def _run_stages(
             val, training = (_as_features(split, network, plan.config) for split in (data.val, data.train))
             data = dataclasses.replace(data, train=training, val=val)
             (reinforcement if stage == "reinforcement" else adaptation)(network, data, plan.config, run)
+
+
+@torch.no_grad()
+def _begin_without_category(network: Network, data: Data[Any]) -> None:
+    """Where every caption began with a category, <bos> was not learned. It becomes the categories' mean, so that a
+    video without one can be captioned."""
+    learned = sorted(set(data.words[:, 0].tolist()))
+    if BOS not in learned:
+        for part in network.decoder.modules():
+            if isinstance(part, torch.nn.Embedding):
+                part.weight[BOS] = part.weight[learned].mean(0)
 
 
 def _as_features(split: FeatureSplit | PixelSplit, network: Network, config: Config) -> FeatureSplit:
