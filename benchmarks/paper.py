@@ -228,7 +228,7 @@ class Judged:
         """The picks of the simple pickers, each as often as they are drawn."""
         import torch
 
-        from picknet.picking.plain import _cluster, _nearest
+        from picknet.picking.plain import cluster, nearest_points
         from picknet.training.stages import all_frames, evenly, random_subsets
 
         counts, device = self.split.counts, self.split.counts.device
@@ -240,7 +240,7 @@ class Judged:
             picked = torch.zeros(len(counts), self.num_frames, dtype=torch.bool)
             for row, points, count in zip(picked, features, counts.tolist(), strict=True):
                 points = points[:count]
-                row[_nearest(points, _cluster(points, min(NUM_PICKS, count), generator))] = True
+                row[nearest_points(points, cluster(points, min(NUM_PICKS, count), generator))] = True
             return picked.to(device)
 
         def at_random(seed: int) -> "torch.Tensor":

@@ -70,6 +70,8 @@ def matching(pattern: str) -> list[str]:
 
     The library's own `**` follows links to folders, of which two make an endless number of paths.
     """
+    if "\0" in pattern:  # no path has it
+        return []
     parts = Path(pattern).parts
     if "**" not in parts:
         return sorted(glob.glob(pattern))

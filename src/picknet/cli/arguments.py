@@ -281,7 +281,7 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
             problems.append("-: standard input is read by picknet caption and picknet stream only")
             continue
         # A name that exists is not a pattern, whatever brackets are in it.
-        matches = [argument] if exists(argument) else [] if "\0" in argument else matching(argument)
+        matches = [argument] if exists(argument) else matching(argument)
         if not matches and is_address(argument):
             if is_http(argument):
                 videos.append(argument)

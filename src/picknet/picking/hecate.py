@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from picknet.picking.picker import Pick, checked_k, picked
-from picknet.picking.plain import _cluster, _squared_distances
+from picknet.picking.plain import cluster, squared_distances
 from picknet.video.frame import Frame
 
 Array = NDArray[Any]
@@ -60,9 +60,9 @@ class HecatePicker:
         chosen: list[int] = []
         if len(good):
             points = np.stack([describe(pictures[i], down[i], right[i]) for i in good])
-            centres = _cluster(points, min(self.k, len(good)), self._generator)
-            clusters = _squared_distances(points, centres).argmin(axis=1)
-            chosen = [min(good[clusters == cluster], key=lambda i: changes[i]) for cluster in np.unique(clusters)]
+            centres = cluster(points, min(self.k, len(good)), self._generator)
+            clusters = squared_distances(points, centres).argmin(axis=1)
+            chosen = [min(good[clusters == number], key=lambda i: changes[i]) for number in np.unique(clusters)]
         # Frames that are all alike form fewer clusters: then the stillest others, the good ones first.
         others = sorted(set(range(len(pictures))) - set(chosen), key=lambda i: (i not in good, changes[i]))
         return chosen + others[: max(self.k - len(chosen), 0)]

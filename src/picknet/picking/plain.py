@@ -167,21 +167,21 @@ class KMeansPicker:
         if not all_frames:
             return
         points = np.stack([np.asarray(self._features(frame), dtype=np.float64) for frame in all_frames])
-        centres = _cluster(points, min(self.k, len(all_frames)), self._generator)
-        yield from (picked(all_frames[position]) for position in sorted(_nearest(points, centres)))
+        centres = cluster(points, min(self.k, len(all_frames)), self._generator)
+        yield from (picked(all_frames[position]) for position in sorted(nearest_points(points, centres)))
 
 
-def _cluster(points: Array, k: int, generator: np.random.Generator) -> Array:
+def cluster(points: Array, k: int, generator: np.random.Generator) -> Array:
     """points: (n, D), k <= n -> centres: (k, D) by k-means++ and Lloyd's algorithm"""
     centres: Array = points[[generator.integers(len(points))]]  # a copy: the centres move
     while len(centres) < k:
-        nearest = _squared_distances(points, centres).min(axis=1)
+        nearest = squared_distances(points, centres).min(axis=1)
         # If every point coincides with a centre (a still image), draw any of them.
         weights = nearest / nearest.sum() if nearest.sum() > 0 else None
         centres = np.vstack([centres, points[generator.choice(len(points), p=weights)]])
     labels = None
     for _ in range(MAX_LLOYD_STEPS):
-        new_labels = _squared_distances(points, centres).argmin(axis=1)
+        new_labels = squared_distances(points, centres).argmin(axis=1)
         if labels is not None and (new_labels == labels).all():
             break
         labels = new_labels
@@ -190,9 +190,9 @@ def _cluster(points: Array, k: int, generator: np.random.Generator) -> Array:
     return centres
 
 
-def _nearest(points: Array, centres: Array) -> list[int]:
+def nearest_points(points: Array, centres: Array) -> list[int]:
     """For each centre, the position of the nearest point not taken by an earlier centre."""
-    distances = _squared_distances(points, centres)
+    distances = squared_distances(points, centres)
     taken: list[int] = []
     for j in range(len(centres)):
         taken.append(int(distances[:, j].argmin()))
@@ -200,7 +200,7 @@ def _nearest(points: Array, centres: Array) -> list[int]:
     return taken
 
 
-def _squared_distances(points: Array, centres: Array) -> Array:
+def squared_distances(points: Array, centres: Array) -> Array:
     """points: (n, D), centres: (k, D) -> (n, k)"""
     distances: Array = np.stack([((points - centre) ** 2).sum(axis=1) for centre in centres], axis=1)
     return distances

@@ -9,25 +9,23 @@ segments (trajectories, a 3-D CNN); here the mean of the features of frames, x, 
 of successive ones, y. Three captioners have (a, b) = (x, x), (x, y) and (y, x); the evaluator sees v = [x; y].
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from picknet.config import ModelConfig
-from picknet.text import NEVER_WRITTEN, PAD
+from picknet.text import PAD
 from picknet.training.systems.candidates import chosen_words
 from picknet.training.systems.parts import (
     FrameEncoder,
+    LSTMDecoder,
     LSTMState,
     Memory,
     Read,
     WordDecoder,
     are_picked,
     feature_embedding,
-    lstm_cell,
-    lstm_states,
     no_cells,
     with_video,
 )
@@ -60,30 +58,23 @@ class Encoder(FrameEncoder):
         return Memory(torch.cat([frames, changes, last], dim=-1), *no_cells(frames), present[:, :0])
 
 
-class Captioner(WordDecoder):
+class Captioner(LSTMDecoder):
     """One of them. first, always: which third of the encoder's h it sees at first and with every word."""
 
     def __init__(self, config: ModelConfig, num_words: int, encoder: Encoder, *, first: int, always: int) -> None:
-        size, embedding_size = config.state_size, config.embedding_size
-        super().__init__(config, num_words, hidden_size=2 * size, output_size=size)
+        embedding_size = config.embedding_size
+        super().__init__(config, num_words, input_size=2 * embedding_size)
         self.first, self.always = first, always
         self.embed_first = feature_embedding(encoder.size // 3, embedding_size)
         self.embed_always = feature_embedding(encoder.size // 3, embedding_size)
-        self.lstm = lstm_cell(2 * embedding_size, size)
 
     def begin(self, video: Tensor) -> Tensor:
-        nothing = video.new_zeros(len(video), self.hidden_size)
-        return self._next(self.embed_first(self.dropout(video.chunk(3, dim=-1)[self.first])), video, nothing)
+        first = self.embed_first(self.dropout(video.chunk(3, dim=-1)[self.first]))
+        nothing = video.new_zeros(len(video), self.lstm.hidden_size)
+        return torch.cat(self.lstm(with_video(first, self._seen(video)), (nothing, nothing)), dim=-1)
 
-    def cell(self, words: Tensor, memory: Memory, state: Tensor) -> tuple[Tensor, Tensor]:
-        state = self._next(words, memory.video, state)
-        return state.chunk(2, dim=-1)[0], state
-
-    def outputs(self, words: Tensor, memory: Memory, state: Tensor) -> Tensor:
-        return lstm_states(self.lstm, with_video(words, self._seen(memory.video)), *state.chunk(2, dim=-1))
-
-    def _next(self, given: Tensor, video: Tensor, state: Tensor) -> Tensor:
-        return torch.cat(self.lstm(torch.cat([given, self._seen(video)], dim=-1), state.chunk(2, dim=-1)), dim=-1)
+    def given(self, words: Tensor, memory: Memory) -> Tensor:
+        return with_video(words, self._seen(memory.video))
 
     def _seen(self, video: Tensor) -> Tensor:
         seen: Tensor = self.embed_always(self.dropout(video.chunk(3, dim=-1)[self.always]))
@@ -135,17 +126,9 @@ class Decoder(Captioner):
         return torch.stack(of_captioners).sum() + of_evaluator
 
     @torch.no_grad()
-    def write(
-        self,
-        memory: Memory,
-        *,
-        max_words: int,
-        first_words: Tensor | None = None,
-        never_written: Sequence[int] = NEVER_WRITTEN,
-        some_words: object = None,
-    ) -> Tensor:
-        """The evaluator's choice among the greedy sentences of all captioners. -> words: (batch, at most max_words)"""
-        settings: dict[str, Any] = {"max_words": max_words, "first_words": first_words, "never_written": never_written}
+    def write(self, memory: Memory, *, some_words: object = None, **settings: Any) -> Tensor:
+        """The evaluator's choice among the greedy sentences of all captioners. settings: as those of other decoders
+        -> words: (batch, at most max_words)"""
         written = [WordDecoder.write(each, memory, **settings) for each in self.captioners]
         length = max(words.shape[1] for words in written)
         padded = [nn.functional.pad(words, (0, length - words.shape[1]), value=PAD) for words in written]

@@ -68,14 +68,14 @@ class Encoder(FrameEncoder):
 
     def forward(self, features: Tensor, counts: Tensor) -> Memory:
         """As frame by frame, but v is computed once."""
-        seen, present = self.see(features), are_picked(features, counts)[..., None].unbind(1)
+        seen, present = self.see(features), are_picked(features, counts)
         state: tuple[Tensor, ...] = (features.new_zeros(len(features), self.size // 3),) * 4
-        for number, frame in enumerate(seen.unbind(1)):
-            new = self._go_on(frame, state, present[number].to(seen.dtype) * (number > 0))
-            state = tuple(torch.where(present[number], *both) for both in zip(new, state, strict=True))
-        return Memory(self._video(*state), *no_cells(seen[:, 0]), features.new_zeros(len(seen), 0, dtype=torch.bool))
+        for number, (frame, is_there) in enumerate(zip(seen.unbind(1), present.unbind(1), strict=True)):
+            new = self._go_on(frame, state, float(number > 0))
+            state = tuple(torch.where(is_there[:, None], *both) for both in zip(new, state, strict=True))
+        return Memory(self._video(*state), *no_cells(seen[:, 0]), present[:, :0])
 
-    def _go_on(self, seen: Tensor, state: tuple[Tensor, ...], has_begun: Tensor) -> tuple[Tensor, ...]:
+    def _go_on(self, seen: Tensor, state: tuple[Tensor, ...], has_begun: Tensor | float) -> tuple[Tensor, ...]:
         """The state before and after a frame: h, c, and those of the upper LSTM."""
         h, c, upper, upper_cell = state
         boundary = self.boundary(seen, h) * has_begun  # there is nothing to send up before the first frame
@@ -95,9 +95,11 @@ class Decoder(WordDecoder):
         self.gru = gru_cell(config.embedding_size + config.state_size, config.state_size)
 
     def cell(self, words: Tensor, memory: Memory, state: Tensor) -> tuple[Tensor, Tensor]:
-        video = self.dropout(memory.video[:, : self.hidden_size]).expand(words.shape[0], -1)
-        state = self.gru(torch.cat([words, video], dim=-1), state)
+        state = self.gru(self._given(words, memory), state)
         return state, state
 
     def outputs(self, words: Tensor, memory: Memory, state: Tensor) -> Tensor:
-        return gru_states(self.gru, with_video(words, self.dropout(memory.video[:, : self.hidden_size])), state)
+        return gru_states(self.gru, self._given(words, memory), state)
+
+    def _given(self, words: Tensor, memory: Memory) -> Tensor:
+        return with_video(words, self.dropout(memory.video[:, : self.hidden_size]))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from picknet.text import BOS, EOS, PAD, SPECIAL_WORDS
+from picknet.text import BOS, EOS, NEVER_WRITTEN, PAD, SPECIAL_WORDS
 from picknet.training.systems.parts import Memory, WordDecoder, barred
 
 
@@ -16,8 +16,8 @@ def beam_candidates(
     *,
     beam: int,
     max_words: int,
-    first_words: Tensor | None,
-    never_written: Sequence[int],
+    first_words: Tensor | None = None,
+    never_written: Sequence[int] = NEVER_WRITTEN,
 ) -> tuple[Tensor, Tensor]:
     """What a beam search finds for each video of a batch, likeliest first.
 

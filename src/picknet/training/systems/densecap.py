@@ -27,8 +27,8 @@ from picknet.text import NEVER_WRITTEN, SPECIAL_WORDS
 from picknet.training.systems.candidates import bag_of_words
 from picknet.training.systems.parts import (
     FrameEncoder,
+    LSTMDecoder,
     Memory,
-    WordDecoder,
     are_picked,
     feature_embedding,
     lstm_cell,
@@ -127,26 +127,19 @@ def _of_regions(cells: Tensor, chosen: Tensor) -> Tensor:
     return cells.gather(2, chosen[..., None, None].expand(-1, -1, 1, cells.shape[-1]))[:, :, 0]
 
 
-class Decoder(WordDecoder):
+class Decoder(LSTMDecoder):
     """It describes one sequence: the first numbers of a memory's video are its v_k."""
 
     def __init__(self, config: ModelConfig, num_words: int, encoder: Encoder) -> None:
         size = config.state_size
-        super().__init__(config, num_words, hidden_size=2 * size, output_size=size)
+        super().__init__(config, num_words, input_size=config.embedding_size + 2 * size)
         self.start = nn.Linear(2 * size, 2 * size)
-        self.lstm = lstm_cell(config.embedding_size + 2 * size, size)
 
     def begin(self, video: Tensor) -> Tensor:
         return torch.tanh(self.start(video[:, : self.hidden_size]))
 
-    def cell(self, words: Tensor, memory: Memory, state: Tensor) -> tuple[Tensor, Tensor]:
-        video = self.dropout(memory.video[:, : self.hidden_size])
-        h, c = self.lstm(torch.cat([words, video], dim=-1), state.chunk(2, dim=-1))
-        return h, torch.cat([h, c], dim=-1)
-
-    def outputs(self, words: Tensor, memory: Memory, state: Tensor) -> Tensor:
-        video = self.dropout(memory.video[:, : self.hidden_size])
-        return lstm_states(self.lstm, with_video(words, video), *state.chunk(2, dim=-1))
+    def given(self, words: Tensor, memory: Memory) -> Tensor:
+        return with_video(words, self.dropout(memory.video[:, : self.hidden_size]))
 
     def loss(self, memory: Memory, words: Tensor, *, label_smoothing: float, **settings: Any) -> Tensor:
         told = bag_of_words(words, self.embed.num_embeddings)[:, len(SPECIAL_WORDS) :][:, :LEXICON]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from picknet.config import ModelConfig
 from picknet.text import PAD, SPECIAL_WORDS
-from picknet.training.systems.parts import MeanEncoder, Memory, WordDecoder, lstm_cell, lstm_states
+from picknet.training.systems.parts import LSTMDecoder, MeanEncoder, Memory
 
 COHERENCE = 0.7
 """λ: the weight of the coherence, the best in the paper."""
@@ -24,22 +24,13 @@ COHERENCE = 0.7
 Encoder = MeanEncoder
 
 
-class Decoder(WordDecoder):
+class Decoder(LSTMDecoder):
     def __init__(self, config: ModelConfig, num_words: int, encoder: Encoder) -> None:
-        super().__init__(config, num_words, hidden_size=2 * config.state_size, output_size=config.state_size)
-        self.lstm = lstm_cell(config.embedding_size, config.state_size)
+        super().__init__(config, num_words, input_size=config.embedding_size)
 
     def begin(self, video: Tensor) -> Tensor:
         nothing = video.new_zeros(len(video), self.lstm.hidden_size)
         return torch.cat(self.lstm(video, (nothing, nothing)), dim=-1)
-
-    def cell(self, words: Tensor, memory: Memory, state: Tensor) -> tuple[Tensor, Tensor]:
-        h, c = state.chunk(2, dim=-1)
-        h, c = self.lstm(words, (h, c))
-        return h, torch.cat([h, c], dim=-1)
-
-    def outputs(self, words: Tensor, memory: Memory, state: Tensor) -> Tensor:
-        return lstm_states(self.lstm, words, *state.chunk(2, dim=-1))
 
     def relevance(self, memory: Memory, words: Tensor) -> Tensor:
         """E_r of each sentence. words from <bos> to <eos>, padded: (batch, length) -> (batch,)"""

@@ -24,7 +24,7 @@ class Decoder(WordDecoder):
 
     def cell(self, words: Tensor, memory: Memory, state: Tensor) -> tuple[Tensor, Tensor]:
         h1, c1, h2, c2 = state.chunk(4, dim=-1)
-        h1, c1 = self.first(torch.cat([words, memory.video.expand(words.shape[0], -1)], dim=-1), (h1, c1))
+        h1, c1 = self.first(with_video(words, memory.video), (h1, c1))
         h2, c2 = self.second(self.dropout(h1), (h2, c2))
         return h2, torch.cat([h1, c1, h2, c2], dim=-1)
 

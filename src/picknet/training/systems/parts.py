@@ -278,6 +278,32 @@ class WordDecoder(Writer):
         return self.logits(output), state
 
 
+class LSTMDecoder(WordDecoder):
+    """A decoder whose cell is one LSTM: the next word depends on its h alone."""
+
+    def __init__(self, config: ModelConfig, num_words: int, *, input_size: int) -> None:
+        """input_size: of what the LSTM is given with each word."""
+        super().__init__(config, num_words, hidden_size=2 * config.state_size, output_size=config.state_size)
+        self.lstm = lstm_cell(input_size, config.state_size)
+
+    def given(self, words: Tensor, memory: Memory) -> Tensor:
+        """The LSTM's input: by default the words. words: (batch, E), or (batch, length, E) -> (…, input_size)"""
+        return words
+
+    def cell(self, words: Tensor, memory: Memory, state: Tensor) -> tuple[Tensor, Tensor]:
+        h, c = self.lstm(self.given(words, memory), state.chunk(2, dim=-1))
+        return h, torch.cat([h, c], dim=-1)
+
+    def outputs(self, words: Tensor, memory: Memory, state: Tensor) -> Tensor:
+        return lstm_states(self.lstm, self.given(words, memory), *state.chunk(2, dim=-1))
+
+
+def with_video(words: Tensor, video: Tensor) -> Tensor:
+    """Words with their video beside each. words: (batch, E), or (batch, length, E), video: (batch or 1, S)"""
+    video = video if words.dim() == 2 else video[:, None]
+    return torch.cat([words, video.expand(*words.shape[:-1], -1)], dim=-1)
+
+
 class SoftAttention(nn.Module):
     """e_i = wᵀ tanh(W h + U v_i + b); a softmax over i gives weights α_i; the result is Σ α_i v_i.
 
@@ -342,11 +368,6 @@ def gru_states(cell: nn.GRUCell, inputs: Tensor, h: Tensor) -> Tensor:
     """As `lstm_states`."""
     weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
     return torch.gru(inputs, h[None].contiguous(), weights, True, 1, 0.0, True, False, True)[0]
-
-
-def with_video(words: Tensor, video: Tensor) -> Tensor:
-    """Words with their video beside each: (batch, length, …), (batch, …)"""
-    return torch.cat([words, video[:, None].expand(-1, words.shape[1], -1)], dim=-1)
 
 
 def _initialise(cell: nn.LSTMCell | nn.GRUCell, *, gates: int) -> None:

@@ -12,34 +12,25 @@ all are learned from the same captions. It tunes the weight of the similarity on
 same.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from picknet.config import ModelConfig
-from picknet.text import NEVER_WRITTEN, PAD
+from picknet.text import PAD
 from picknet.training.systems.candidates import bag_of_words, beam_candidates, chosen_words
-from picknet.training.systems.parts import (
-    FeatureMeanEncoder,
-    Memory,
-    WordDecoder,
-    feature_embedding,
-    lstm_cell,
-    lstm_states,
-)
+from picknet.training.systems.parts import FeatureMeanEncoder, LSTMDecoder, Memory, feature_embedding
 
 NUM_CANDIDATES = 20
 
 Encoder = FeatureMeanEncoder
 
 
-class Decoder(WordDecoder):
+class Decoder(LSTMDecoder):
     def __init__(self, config: ModelConfig, num_words: int, encoder: Encoder) -> None:
         size, embedding_size, feature_size = config.state_size, config.embedding_size, encoder.size
-        super().__init__(config, num_words, hidden_size=2 * size, output_size=size)
-        self.lstm = lstm_cell(embedding_size, size)
+        super().__init__(config, num_words, input_size=embedding_size)
         self.embed_video = feature_embedding(feature_size, embedding_size)
         self.embed_tags = nn.Linear(num_words, embedding_size, bias=False)
         self.tags = nn.Sequential(nn.Linear(feature_size, size), nn.ReLU(), nn.Dropout(config.dropout))
@@ -51,14 +42,6 @@ class Decoder(WordDecoder):
         first = self.embed_video(self.dropout(video)) + self.embed_tags(tags)
         nothing = first.new_zeros(len(first), self.lstm.hidden_size)
         return torch.cat(self.lstm(first, (nothing, nothing)), dim=-1)
-
-    def cell(self, words: Tensor, memory: Memory, state: Tensor) -> tuple[Tensor, Tensor]:
-        h, c = state.chunk(2, dim=-1)
-        h, c = self.lstm(words, (h, c))
-        return h, torch.cat([h, c], dim=-1)
-
-    def outputs(self, words: Tensor, memory: Memory, state: Tensor) -> Tensor:
-        return lstm_states(self.lstm, words, *state.chunk(2, dim=-1))
 
     def loss(self, memory: Memory, words: Tensor, **settings: Any) -> Tensor:
         bags = bag_of_words(words, self.embed.num_embeddings)
@@ -72,24 +55,10 @@ class Decoder(WordDecoder):
         return nn.functional.cosine_similarity(predicted, memory.video[:, None], dim=-1)
 
     @torch.no_grad()
-    def write(
-        self,
-        memory: Memory,
-        *,
-        max_words: int,
-        first_words: Tensor | None = None,
-        never_written: Sequence[int] = NEVER_WRITTEN,
-        some_words: object = None,
-    ) -> Tensor:
-        """Late re-ranking. -> words: (batch, at most max_words + 1), padded after <eos>"""
-        words, likely = beam_candidates(
-            self,
-            memory,
-            beam=NUM_CANDIDATES,
-            max_words=max_words,
-            first_words=first_words,
-            never_written=never_written,
-        )
+    def write(self, memory: Memory, *, some_words: object = None, **settings: Any) -> Tensor:
+        """Late re-ranking. settings: as those of other decoders
+        -> words: (batch, at most max_words + 1), padded after <eos>"""
+        words, likely = beam_candidates(self, memory, beam=NUM_CANDIDATES, **settings)
         likely = likely / (words != PAD).sum(-1)
         return chosen_words(words, standardised(likely) + standardised(self.similarity(memory, words)))
 
