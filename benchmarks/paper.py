@@ -1,11 +1,12 @@
-"""The paper's table: PickNet with each of its rewards, against simple picks, on the validation clips of MSVD.
+"""The paper's tables: PickNet with each of its rewards, against simple picks, on validation clips.
 
     python benchmarks/paper.py train --data msvd=MSVD --out OUT [--device cuda] [--minutes 9] [--resume]
+    python benchmarks/paper.py train --data msrvtt=MSRVTT --out OUT [--set text.categories=true]
     python benchmarks/paper.py meteor OUT/paper.json --data msvd=MSVD
     python benchmarks/paper.py draw OUT/paper.json
 
-`train` trains with `configs/msvd-paper.toml`: supervision once, then reinforcement and adaptation from there for each
-row, all rows side by side:
+`train` trains with `configs/msvd-paper.toml` or `configs/msrvtt-paper.toml`: supervision once, then reinforcement and
+adaptation from there for each row, all rows side by side:
 
   V+L            λ_l r_l + λ_v r_v, with arXiv v1's visual diversity, the deviation of the features
   V+L, cosine    with that of ECCV 2018, their cosine distance
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from picknet.training.network import Network
 
 ROOT = Path(__file__).parent.parent
-CONFIG = ROOT / "configs" / "msvd-paper.toml"
 COSINE = ("reward.diversity=cosine", "reward.diversity_weight=1")
 VARIANTS = {
     "vl": ("V+L", ()),
@@ -88,8 +88,8 @@ class Job:
     cache: Path
     device: str
     resume: bool
+    config: Path
     start: Path | None = None
-    config: Path = CONFIG
     fold: str | None = None
 
     @property
@@ -185,9 +185,8 @@ class Judged:
 
     def row(self, model: Path, picks: "Callable[[Network], torch.Tensor] | Sequence[torch.Tensor]") -> dict[str, Any]:
         """Scores of a model with the picks of its PickNet, or their means over several choices of picks."""
-        import torch
-
         from picknet.study.bootstrap import interval, resamples
+        from picknet.training import bench
         from picknet.training.export import load_network
 
         network, vocabulary, config = load_network(model)
@@ -195,17 +194,7 @@ class Judged:
         choices = [picks(network)] if callable(picks) else picks
         rows, written = [], []
         for picked in choices:
-            clips = torch.arange(len(self.split.clips), device=picked.device)
-            with torch.no_grad():
-                features = self.split.picked_features(network.cnn, clips, picked)
-                words = network.decoder.write(
-                    network.encoder(*features),
-                    max_words=config.text.max_words,
-                    never_written=vocabulary.never_written,
-                )
-            captions = {
-                clip.name: vocabulary.decode(ids) for clip, ids in zip(self.split.clips, words.tolist(), strict=True)
-            }
+            captions = bench.captions(network, vocabulary, config, self.split, picked)
             written.append(captions)
             with contextlib.nullcontext() if self.meteor else patch.object(metrics, "meteor", return_value=None):
                 measured = metrics.measure(captions, self.references)
@@ -287,7 +276,7 @@ def table(found: Mapping[str, Any]) -> str:
     )
     states = ", ".join(f"{name} {state}" for name, state in found["runs"].items())
     return (
-        f"# The paper's table on {found['clips']} validation clips of MSVD\n\n"
+        f"# The paper's table on {found['clips']} validation clips of {found['dataset']}\n\n"
         f"`{found['command']}`, commit {found['commit']}, {found['seconds'] / 60:.1f} minutes, "
         f"{found['device']}.\n\n"
         f"{found['cnn']} Greedy captions. Intervals by bootstrap over the clips.\n\n"
@@ -297,13 +286,18 @@ def table(found: Mapping[str, Any]) -> str:
 
 
 def train(arguments: argparse.Namespace) -> None:
+    from picknet.data.split import data_folders
+
     started = time.monotonic()
     deadline = started + 60 * arguments.minutes - STOP_SECONDS
     out, cache = arguments.out, arguments.cache or arguments.out / "feature-cache"
     settings = [f"model.cnn={arguments.cnn}", f"model.image_size={arguments.image_size}", *arguments.set]
     if arguments.epochs:
         settings += [f"{stage}.epochs={arguments.epochs}" for stage in ("supervision", "reinforcement", "adaptation")]
-    common = {"data": arguments.data, "cache": cache, "device": arguments.device, "resume": arguments.resume}
+    (folder,) = data_folders([arguments.data], "folder")
+    config = ROOT / "configs" / f"{folder.dataset}-paper.toml"
+    common = {"config": config, "data": arguments.data, "cache": cache, "device": arguments.device}
+    common["resume"] = arguments.resume
     supervision = Job(out / "supervision", tuple(settings), ("supervision",), **common)
     later = ("reinforcement", "adaptation")
     rows = [
@@ -357,6 +351,7 @@ def measured(arguments: argparse.Namespace, jobs: Sequence[Job], supervised: Pat
         "commit": commit.strip() or "unknown",
         "device": torch.cuda.get_device_name() if device.type == "cuda" else str(device),
         "cnn": f"The CNN is {arguments.cnn} at {arguments.image_size} pixels{paper}, not trained.",
+        "dataset": arguments.data.partition("=")[0],
         "clips": len(judged.split.clips),
         "num_frames": judged.num_frames,
         "rows": rows,
@@ -407,7 +402,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     training = commands.add_parser("train", help="train all rows, and write paper.json and paper.md")
-    training.add_argument("--data", required=True, help="msvd=FOLDER with MSVD's videos and captions")
+    training.add_argument("--data", required=True, help="msvd=FOLDER or msrvtt=FOLDER")
     training.add_argument("--out", type=Path, required=True, help="folder for the runs and the table")
     training.add_argument("--cache", type=Path, help="folder of features, by default OUT/feature-cache")
     training.add_argument("--device", default="auto")
@@ -422,7 +417,7 @@ def main() -> None:
     training.set_defaults(command=train)
     scoring = commands.add_parser("meteor", help="add METEOR to paper.json and paper.md, with the `meteor` extra")
     scoring.add_argument("json", type=Path, help="paper.json")
-    scoring.add_argument("--data", required=True, help="msvd=FOLDER with MSVD's videos and captions")
+    scoring.add_argument("--data", required=True, help="msvd=FOLDER or msrvtt=FOLDER")
     scoring.set_defaults(command=add_meteor)
     drawing = commands.add_parser("draw", help="draw the histograms of picks")
     drawing.add_argument("json", type=Path, help="paper.json")
