@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from picknet.errors import BadSetting
-from picknet.model.confidence import Confidence
+from picknet.model.confidence import BadCalibration, Confidence
+from picknet.model.folder import TAGS
 from picknet.model.memory import SceneMemory
 from picknet.model.runtime import Runtime
 from picknet.model.sentences import SentenceWriter, Signals
@@ -31,6 +32,11 @@ class Describer:
             runtime.card, runtime.folder / "card.json", style=style, styles=styles
         )
         """None where the model is not calibrated for the style."""
+        if self.confidence and "tags" in self.confidence.weights and runtime.tags is None:
+            raise BadCalibration(
+                f"{runtime.folder}: its confidence needs {TAGS}, which is missing; calibrate again, or remove the "
+                "confidence from card.json"
+            )
         self.confidence_note: str | None = None
         """Why captions have no confidence, for people; None where they have one."""
         if self.confidence is None:

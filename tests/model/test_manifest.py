@@ -12,7 +12,7 @@ import pytest
 
 from picknet.config import load_config
 from picknet.model.card import write_card
-from picknet.model.folder import PARTS, BadModel, ModelFolder
+from picknet.model.folder import PARTS, TAGS, BadModel, ModelFolder
 from picknet.model.manifest import Fingerprint, read_manifest, renewed
 from picknet.text import Vocabulary
 
@@ -120,7 +120,7 @@ def test_the_shipped_models_are_those_of_their_manifests() -> None:
         if folder.is_dir():
             checked = ModelFolder(folder)
             assert checked.weights_digest
-            assert set(checked.manifest or ()) == set(PARTS)
+            assert set(checked.manifest or ()) == {*PARTS, TAGS}
 
 
 def test_info_tells_whether_there_is_a_manifest(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:

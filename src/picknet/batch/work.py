@@ -16,7 +16,7 @@ from picknet.batch.sources import COLUMNS, Clip, opened
 from picknet.batch.table import Kind, Row, to_table
 from picknet.errors import BadSetting, PicknetError
 from picknet.files import open_regular
-from picknet.model.folder import PARTS, BadModel, find_model
+from picknet.model.folder import PARTS, TAGS, BadModel, find_model
 from picknet.workers import LostProcess, TaskTimeout, Worker
 
 if TYPE_CHECKING:
@@ -195,7 +195,8 @@ def error_row(clip: Clip, message: str, *, took: float | None = None) -> Row:
 def fingerprint(folder: Path) -> str:
     """SHA-256 of all parts of a model that decide what it says."""
     digests = hashlib.sha256()
-    for part in PARTS:
+    tags = [TAGS] if os.path.lexists(folder / TAGS) else []
+    for part in (*PARTS, *tags):
         with open_regular(folder / part) as file:
             digests.update(hashlib.file_digest(file, "sha256").digest())
     return digests.hexdigest()

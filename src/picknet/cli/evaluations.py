@@ -297,6 +297,12 @@ def calibrate(
             metavar="RUN", help="The run of a fold, for the training clips that it has not seen; repeat it for each.",
         ),
     ] = None,
+    tags: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[DATASET=]DIR", help="Learn tags from the training clips of a data folder first; can be repeated.",
+        ),
+    ] = None,
     format: OutputFormat = None,
     out: Out = None,
     quiet: Quiet = False,
@@ -318,8 +324,11 @@ def calibrate(
     from picknet.data.split import data_folders, load_split, only
     from picknet.files import written_whole
     from picknet.model.card import CARD, report, write_card
-    from picknet.model.confidence import with_entry
+    from picknet.model.confidence import with_entry, without_tags
+    from picknet.model.folder import TAGS
+    from picknet.model.manifest import renewed
     from picknet.study import calibration
+    from picknet.study.tag_learning import learn_tags
 
     ((name, folder),) = ((found.dataset, found.folder) for found in data_folders([data], dataset.value))
     captioner = load(model)
@@ -335,6 +344,18 @@ def calibrate(
     with written_whole(card) as same:  # minutes before there is a new card, find out whether it can be written
         same.write_bytes(card.read_bytes())
     check_out(out)
+    if tags:
+        found = data_folders(tags, dataset.value)
+        known = [clip for one in found for clip in load_split(one.folder, dataset=one.dataset, split="train").clips]
+        seen_by = []
+        for _, clips in parts:
+            held_back = {clip.path for clip in clips.clips}
+            seen_by.append([clip for clip in known if clip.path not in held_back])
+        with progress("learning tags", sum(map(len, seen_by))) as advance:
+            for (writer, _), seen in zip(parts, seen_by, strict=True):
+                writer.runtime.tags = learn_tags(writer, seen, like=captioner, on_clip=lambda clip: advance())
+    elif captioner.runtime.tags and fold_model:
+        raise BadUsage("--fold-model: the model has tags, which each fold's model has to learn as well: add --tags")
     samples, missing = [], []
     with progress("captioning", sum(len(clips.clips) for _, clips in parts)) as advance:
         for writer, clips in parts:
@@ -348,9 +369,13 @@ def calibrate(
         fitted_on += f" and {unseen} of {name} train, those captioned by models of folds that had not seen them"
     facts = {"fitted_on": fitted_on, **fitted.to_dict()}
     runtime = captioner.runtime
-    write_card(
-        runtime.folder, with_entry(runtime.card, name, facts, styles=styles), runtime.config, runtime.vocabulary
-    )
+    old = runtime.card
+    if tags and runtime.tags:
+        old = without_tags(old)
+        write_card(runtime.folder, old, runtime.config, runtime.vocabulary)
+        with renewed(runtime.folder, TAGS):
+            runtime.tags.save(runtime.folder / TAGS)
+    write_card(runtime.folder, with_entry(old, name, facts, styles=styles), runtime.config, runtime.vocabulary)
     result = {"model": captioner.name, "style": name, **facts}
     with opened(out) as write:
         if format is ResultFormat.text:

@@ -14,8 +14,8 @@ from typing import Any
 from picknet.errors import PicknetError
 from picknet.model.sentences import Signals
 
-SIGNALS = ("likelihood", "entropy", "agreement", "familiarity")
-"""Those of `Signals`; familiarity is log(state / typical state)."""
+SIGNALS = ("likelihood", "entropy", "agreement", "familiarity", "tags")
+"""Those of `Signals`; familiarity is log(state / typical state). Only a model with tags has the last."""
 LOWEST = -100.0
 """Stands for -inf: the likelihood of no sentence, the familiarity of an empty state."""
 OWN_STYLE = "its own style"
@@ -92,11 +92,13 @@ class Confidence:
 def values(signals: Signals, *, typical_state: float) -> dict[str, float]:
     """The numbers that are weighted, by names of `SIGNALS`."""
     share = signals.state / typical_state
+    tags = {} if signals.tags is None else {"tags": signals.tags}
     return {
         "likelihood": max(signals.likelihood, LOWEST),
         "entropy": signals.entropy,
         "agreement": signals.agreement,
         "familiarity": math.log(share) if share > 0 else LOWEST,
+        **tags,
     }
 
 
@@ -115,6 +117,16 @@ def with_entry(
     is_own = dataset not in styles
     kept = {name or "own": one for name, one in entries(card).items() if not is_own or name in styles}
     return {**card, "confidence": {dataset: dict(facts)} | kept if is_own else kept | {dataset: dict(facts)}}
+
+
+def without_tags(card: Mapping[str, Any]) -> dict[str, Any]:
+    """A card without the confidences that are made with tags: they do not hold for other tags."""
+    kept = {
+        name or "own": one
+        for name, one in entries(card).items()
+        if not isinstance(one, Mapping) or "tags" not in one.get("weights", ())
+    }
+    return {**card, "confidence": kept}
 
 
 def own_entry(stored: Collection[str | None], styles: Collection[str]) -> str | None:

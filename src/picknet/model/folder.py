@@ -27,6 +27,8 @@ DEFAULT_MODEL = "msvd"
 WEIGHTS = "weights.safetensors"
 POLICY_WEIGHTS = "policy.safetensors"
 """In a file of its own: a new policy for the same captioner costs kilobytes."""
+TAGS = "tags.safetensors"
+"""Optional: what `Tags` reads, for the confidence; `picknet calibrate` writes it."""
 GRAPHS = ("cnn", "policy", "encoder", "decoder")
 PARTS = ("config.toml", "words.txt", "card.json", WEIGHTS, POLICY_WEIGHTS, *(f"{graph}.onnx" for graph in GRAPHS))
 
@@ -99,7 +101,7 @@ class ModelFolder:
             self._check_graph_file(f"{name}.onnx", weights, spans[weights])
 
     def read(self, part: str) -> bytes:
-        """The bytes of one of the PARTS."""
+        """The bytes of one of the PARTS, or of the TAGS."""
         try:
             content = (self.path / part).read_bytes()
         except OSError as error:
@@ -127,7 +129,8 @@ class ModelFolder:
             self._check_has_graphs()
             raise BadModel(f"{self.path}: incomplete model: {', '.join(missing)} missing or empty; {EXPORT_AGAIN}")
         manifest = self.path / MANIFEST
-        for part in (*parts, *([manifest] if os.path.lexists(manifest) else [])):
+        optional = [path for path in (manifest, self.path / TAGS) if os.path.lexists(path)]
+        for part in (*parts, *optional):
             if part.is_symlink() and part.resolve().parent != self.path.resolve():
                 raise BadModel(f"{part}: is a link to {part.resolve()}; the parts of a model are files in its folder")
             if not part.is_file():
@@ -150,8 +153,11 @@ class ModelFolder:
         """Read the manifest, and compare what is compared at once. Digests are compared when a part is read."""
         self.manifest = _manifest_of(self.path)
         for part, listed in (self.manifest or {}).items():
-            if part in PARTS:
-                self._compare(part, listed._replace(num_bytes=(self.path / part).stat().st_size))
+            path = self.path / part
+            if part == TAGS and not path.is_file():
+                raise BadModel(f"{path}: is missing, but {MANIFEST} lists it; {EXPORT_AGAIN}")
+            if part in (*PARTS, TAGS):
+                self._compare(part, listed._replace(num_bytes=path.stat().st_size))
 
     def _compare(self, part: str, found: Fingerprint) -> None:
         _compare(self.path / part, (self.manifest or {}).get(part, found), found)

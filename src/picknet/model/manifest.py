@@ -71,14 +71,14 @@ def _write(folder: Path, listed: Mapping[str, Fingerprint]) -> None:
 
 def _main() -> None:
     from picknet.errors import PicknetError
-    from picknet.model.folder import PARTS, ModelFolder
+    from picknet.model.folder import PARTS, TAGS, ModelFolder
 
     if len(sys.argv) != 2:
         sys.exit("usage: python -m picknet.model.manifest FOLDER")
     folder = Path(sys.argv[1])
     try:
         ModelFolder(folder, is_sealed=False)
-        write_manifest(folder, PARTS)
+        write_manifest(folder, (*PARTS, TAGS))
     except PicknetError as error:
         sys.exit(str(error))
     print(folder / MANIFEST)

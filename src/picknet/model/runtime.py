@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from picknet.model.folder import GRAPHS, BadModel, ModelFolder
 from picknet.model.graphs import CompiledGraph, Graph, PendingFeatures, Sizes, signatures
 from picknet.model.rate_policy import RatePolicy
+from picknet.model.tags import Tags
 
 __all__ = ["PRECISION", "EncoderState", "PendingFeatures", "Runtime"]
 
@@ -76,6 +77,8 @@ class Runtime:
         self.graphs = {name: Graph(parts, name, expected[name], sizes, side_by_side=side_by_side) for name in GRAPHS}
         self.glance_size = sizes["glance"][0]
         self._rate_policy = RatePolicy(parts) if model.picker == "rate" else None
+        self.tags = Tags.of(parts)
+        """None where the model has none."""
         self._state_size, self._written_size = sizes["state"][0], sizes["written"][0]
         self._precision = dict(PRECISION)
         self._compiling_ahead = threading.Lock()

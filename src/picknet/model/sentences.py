@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +53,8 @@ class Signals:
     """How similar the sentences that the search found are to the caption, 0 to 1."""
     state: float
     """The length of the encoder's state, |h|. What is unlike all training clips leaves it short: a title, a screen."""
+    tags: float | None = None
+    """How much its words are those to expect by the CNN's features, -1 to 1; None for a model without tags."""
 
 
 class Written(NamedTuple):
@@ -76,7 +78,12 @@ class SentenceWriter:
         """`candidates` for the memory of a scene, and what the search tells about the caption."""
         state = memory.state()
         endings = self._search(state, beam=beam)
-        return Written(self._with_others(state, endings[0], beam=beam, count=count), self._signals(endings, state))
+        signals = self._signals(endings, state)
+        sentences = self._with_others(state, endings[0], beam=beam, count=count)
+        if tags := self._runtime.tags:
+            agreement = tags.agreement(memory.mean_features(), content_words(sentences[0].text))
+            signals = replace(signals, tags=agreement)
+        return Written(sentences, signals)
 
     def candidates(self, state: EncoderState, *, beam: int, count: int = 1) -> tuple[Sentence, ...]:
         """At most `count` sentences for one video's memory (1, state): the caption, then others as likely or less.

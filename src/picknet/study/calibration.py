@@ -189,15 +189,16 @@ def fit(
     """Maximise the penalised likelihood. told: the `values` of n captions; words: of each; good: (n,) bool"""
     counts = Counter(word for of_one in words for word in of_one)
     known = sorted(word for word, count in counts.items() if count >= MIN_WORD_COUNT)
-    signals = np.array([[one[name] for name in SIGNALS] for one in told])
+    names = [name for name in SIGNALS if all(name in one for one in told)]  # not every model has tags
+    signals = np.array([[one[name] for name in names] for one in told])
     mean, scale = signals.mean(axis=0), signals.std(axis=0)
     scale[scale < 1e-9] = 1.0  # a signal that is always the same
     has_word = np.array([[word in of_one for word in known] for of_one in words]).reshape(len(words), len(known))
     bias, *weights = logistic_regression(np.column_stack([(signals - mean) / scale, has_word]), good)
-    of_signals, of_words = np.array(weights[: len(SIGNALS)]) / scale, weights[len(SIGNALS) :]
+    of_signals, of_words = np.array(weights[: len(names)]) / scale, weights[len(names) :]
     return Confidence(
         float(bias - of_signals @ mean),
-        dict(zip(SIGNALS, of_signals.tolist(), strict=True)),
+        dict(zip(names, of_signals.tolist(), strict=True)),
         dict(zip(known, map(float, of_words), strict=True)),
         typical_state,
     )
