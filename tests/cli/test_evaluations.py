@@ -388,6 +388,17 @@ def calibratable(
     return shutil.copytree(model_folder, tmp_path / "model"), data
 
 
+def test_calibrate_learns_tags_from_training_clips(picknet: Picknet, calibratable: tuple[Path, Path]) -> None:
+    model, data = calibratable
+    code, _, err = picknet("calibrate", "--model", model, "--data", f"folder={data}", "--tags", f"folder={data}")
+    assert (code, err) == (0, "")
+    tags = load(model).runtime.tags
+    assert tags is not None
+    assert {"dog", "run", "41"} <= set(tags.words)  # of training clips
+    assert "01" not in tags.words
+    assert "tags.safetensors" in (model / "manifest.json").read_text()
+
+
 def test_calibrate_prints_how_good_the_confidence_is_and_stores_it_in_the_card(
     picknet: Picknet, calibratable: tuple[Path, Path]
 ) -> None:
