@@ -70,7 +70,7 @@ read."""
 def test_the_sample_has_its_caption(captioner):
     caption = captioner.caption(SAMPLE, picker=picknet.UniformPicker(4))
     assert caption.text == "a bird is eating"
-    assert caption.confidence == pytest.approx(0.732, abs=0.02)
+    assert caption.confidence == pytest.approx(0.751, abs=0.02)
     assert [pick.index for pick in caption.picks] == [3, 11, 18, 26]
     assert (caption.frames_seen, caption.seconds) == (30, pytest.approx(14.0))
 
@@ -104,8 +104,7 @@ def test_titles_and_screens_get_no_invented_people(style, name):
     pictures = [UNSEEN[name]] * 3
     captioner = picknet.load(style=style)
     caption = captioner.caption(pictures, min_confidence=0.5)
-    limit = 0.35 if (name, style) == ("black", None) else 0.2  # tags make something of black: "a cat is meowing"
-    assert (caption.text, caption.confidence < limit) == ("", True)
+    assert (caption.text, caption.confidence < 0.25) == ("", True)
     assert [segment.text for segment in captioner.timeline(pictures, min_confidence=0.5)] == [""]
     assert [update.text for update in captioner.stream(pictures, min_confidence=0.5)] == [""]
 

@@ -15,7 +15,8 @@ from picknet.errors import PicknetError
 from picknet.model.sentences import Signals
 
 SIGNALS = ("likelihood", "entropy", "agreement", "familiarity", "tags")
-"""Those of `Signals`; familiarity is log(state / typical state). Only a model with tags has the last."""
+"""Those of `Signals`; familiarity is log(state / typical state). Only a model with tags has the last, which counts less
+where the state is short."""
 LOWEST = -100.0
 """Stands for -inf: the likelihood of no sentence, the familiarity of an empty state."""
 OWN_STYLE = "its own style"
@@ -92,7 +93,8 @@ class Confidence:
 def values(signals: Signals, *, typical_state: float) -> dict[str, float]:
     """The numbers that are weighted, by names of `SIGNALS`."""
     share = signals.state / typical_state
-    tags = {} if signals.tags is None else {"tags": signals.tags}
+    # Where little is seen, as in a black picture, what its features are like says little, too.
+    tags = {} if signals.tags is None else {"tags": signals.tags * min(share, 1.0) ** 2}
     return {
         "likelihood": max(signals.likelihood, LOWEST),
         "entropy": signals.entropy,
