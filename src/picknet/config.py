@@ -136,7 +136,7 @@ class RewardConfig:
 @dataclass(frozen=True)
 class CaptioningConfig:
     epochs: int = 100
-    """An epoch visits every caption once; see `agreement`."""
+    """An epoch visits every caption once."""
     learning_rate: float = 3e-4
     schedule: Literal["constant", "cosine"] = "constant"
     """Learning rate over the stage: constant, or cosine decay to zero."""
@@ -155,9 +155,6 @@ class CaptioningConfig:
     """Which epoch's weights a stage ends with: the best on the validation clips, or the last."""
     others_share: float = 1.0
     """With text.styles: the share of the captions of other data sets than the first, drawn anew for each epoch."""
-    agreement: float = 0.0
-    """0: every caption once. a: as many are drawn for each clip, with chances that grow with how much a caption agrees
-    with the clip's others, as its CIDEr ** a."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +258,6 @@ class Config:
             _check_range(f"{name}.teacher_forcing_k", captions.teacher_forcing_k, 1e-3, 1e6)
             _check_range(f"{name}.label_smoothing", captions.label_smoothing, 0, 0.99)
             _check_range(f"{name}.others_share", captions.others_share, 0, 1)
-            _check_range(f"{name}.agreement", captions.agreement, 0, 100)
         supervision = self.supervision
         _check_range("supervision.cnn_learning_rate", supervision.cnn_learning_rate, 0, 1)
         most_frames = supervision.max_frames if supervision.min_frames else self.video.num_frames

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
@@ -656,33 +655,6 @@ def test_of_other_data_sets_a_share_is_drawn_anew_for_each_epoch(prepared):
         assert visited[-1] >= set(range(20))  # all of the first data set
         assert 30 <= len(visited[-1]) - 20 <= 70  # 50 of 200, more or less
     assert visited[0] != visited[1]
-
-
-def test_captions_that_agree_with_the_others_of_their_clip_are_drawn_more_often(prepared):
-    _, data = prepared
-    clips = (
-        Clip("one", Path("x.mp4"), ("a cat runs", "a cat runs", "a cat runs", "dog barks")),
-        Clip("two", Path("x.mp4"), ("the dog barks", "a dog sits")),
-        Clip("three", Path("x.mp4"), ("sits",)),
-    )
-    split = replace(data.train, clips=clips, counts=torch.tensor([6, 4, 2]))
-    data = prepared_data(split, split, data.vocabulary)
-
-    def counts(agreement: float) -> list[int]:
-        stage = replace(CONFIG.supervision, captions_per_video=2, agreement=agreement)
-        drawn: Counter[int] = Counter()
-        for epoch in range(50):
-            for batch in caption_batches(data, stage, epoch=epoch, order=np.random.default_rng(epoch)):
-                drawn.update(batch.captions.tolist())
-                assert data.owners[batch.captions.numpy()].tolist() == batch.clips[batch.clip_of_caption].tolist()
-                assert batch.length == data.lengths[batch.captions.numpy()].max()
-        return [drawn[caption] for caption in range(7)]
-
-    assert counts(0.0) == [50] * 7
-    one, two, three, other, *rest, alone = counts(1.0)
-    assert (one + two + three + other, sum(rest), alone) == (200, 100, 50)  # as many of each clip as before
-    assert other < 25 < 45 < min(one, two, three)
-    assert counts(3.0)[3] < other
 
 
 def test_batches_are_bounded_by_their_frames_if_the_cnn_is_trained(prepared):

@@ -53,12 +53,6 @@ class Data(Generic[SourceT]):
     def val_cider(self) -> Cider:
         return cider_of(self.val)
 
-    @cached_property
-    def agreement(self) -> NDArray[np.float64]:
-        """(captions,): how much each agrees with all captions of its clip, itself among them: their mean CIDEr."""
-        names = [self.train.clips[owner].name for owner in self.owners]
-        return self.train_cider.scores(names, [self.vocabulary.decode(ids).split() for ids in self.words.tolist()])
-
 
 def prepare(
     train: SourceT,
@@ -184,13 +178,11 @@ class CaptionBatch:
 def caption_batches(
     data: Data[Any], stage: CaptioningConfig, *, epoch: int, order: np.random.Generator
 ) -> Iterator[CaptionBatch]:
-    """Every caption once, or as many of each clip that are drawn by agreement; of other data sets those that are drawn
-    for the epoch. Captions of one clip come in groups of `captions_per_video`; a batch consists of groups of similar
-    length."""
+    """Every caption once, of other data sets those that are drawn for the epoch. Captions of one clip come in groups of
+    `captions_per_video`; a batch consists of groups of similar length."""
     teacher = teacher_forcing_probability(stage, epoch)
-    chosen = _by_agreement(data, stage.agreement, order) if stage.agreement else np.arange(len(data.owners))
     # Roughly by length, since a batch takes as many steps as its longest caption has words.
-    noisy_lengths = data.lengths[chosen] + order.uniform(0, LENGTH_NOISE, len(chosen))
+    noisy_lengths = data.lengths + order.uniform(0, LENGTH_NOISE, len(data.lengths))
     sorted_captions = np.lexsort((noisy_lengths, data.owners))
     owners = data.owners[sorted_captions]
     place = np.arange(len(owners)) - np.searchsorted(owners, owners)
@@ -202,7 +194,7 @@ def caption_batches(
         clips_of_groups = (data.train.clips[data.owners[group[0]]] for group in groups)
         groups = [group for group, clip, is_drawn in zip(groups, clips_of_groups, drawn, strict=True)
                   if is_drawn or clip.style is None]  # fmt: skip
-    captions, sizes = chosen[np.concatenate(groups)], [len(group) for group in groups]
+    captions, sizes = np.concatenate(groups), [len(group) for group in groups]
     firsts = np.cumsum([0, *sizes])
     clips, group_of_caption = data.owners[captions[firsts[:-1]]], np.repeat(np.arange(len(groups)), sizes)
     num_frames = _num_frames(data, stage, clips, order)
@@ -220,18 +212,6 @@ def caption_batches(
             feed_back=tuple((order.random(length) >= teacher).tolist()),  # one draw per time step
             frame_capacity=stage.frames_per_batch if isinstance(stage, SupervisionConfig) else 0,
         )
-
-
-def _by_agreement(data: Data[Any], exponent: float, order: np.random.Generator) -> Numbers:
-    """In place of each caption one of its clip, with a chance in proportion to agreement ** exponent. -> (captions,)"""
-    chances = np.maximum(data.agreement, 1e-6) ** exponent
-    owners, first, size = np.unique(data.owners, return_index=True, return_counts=True)
-    sums = np.concatenate([[0.0], np.cumsum(chances)])  # the captions of a clip are adjacent
-    place = np.searchsorted(owners, data.owners)
-    low, high = sums[first][place], sums[first + size][place]
-    drawn = np.searchsorted(sums, low + order.random(len(place)) * (high - low), side="right") - 1
-    chosen: Numbers = np.clip(drawn, first[place], (first + size - 1)[place])  # sums are rounded
-    return chosen
 
 
 def _num_frames(data: Data[Any], stage: CaptioningConfig, clips: Numbers, order: np.random.Generator) -> Numbers:
