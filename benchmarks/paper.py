@@ -295,9 +295,13 @@ def train(arguments: argparse.Namespace) -> None:
     if arguments.epochs:
         settings += [f"{stage}.epochs={arguments.epochs}" for stage in ("supervision", "reinforcement", "adaptation")]
     (folder,) = data_folders([arguments.data], "folder")
-    config = ROOT / "configs" / f"{folder.dataset}-paper.toml"
-    common = {"config": config, "data": arguments.data, "cache": cache, "device": arguments.device}
-    common["resume"] = arguments.resume
+    common = {
+        "config": ROOT / "configs" / f"{folder.dataset}-paper.toml",
+        "data": arguments.data,
+        "cache": cache,
+        "device": arguments.device,
+        "resume": arguments.resume,
+    }
     supervision = Job(out / "supervision", tuple(settings), ("supervision",), **common)
     later = ("reinforcement", "adaptation")
     rows = [
