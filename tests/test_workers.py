@@ -331,3 +331,16 @@ def test_nothing_is_read_any_more_once_it_is_closed() -> None:
     time.sleep(0.02)
     assert len(read) == num_read <= 5
     assert not any(thread.name == "picknet-ahead" for thread in threading.enumerate())
+
+
+def test_a_signal_while_the_reading_thread_starts_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(read_ahead(itertools.count(), count=2))
+    assert not [thread for thread in threading.enumerate() if thread.name == "picknet-ahead"]

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -316,8 +317,8 @@ def read_ahead(items: Iterable[Task], *, count: int) -> Generator[Task, None, No
         ready.put((None, error))
 
     thread = threading.Thread(target=read, name="picknet-ahead", daemon=True)
-    thread.start()
     try:
+        thread.start()  # which waits for it, so that a signal may end this right here
         while True:
             item, error = ready.get()
             if isinstance(error, StopIteration):
@@ -329,4 +330,9 @@ def read_ahead(items: Iterable[Task], *, count: int) -> Generator[Task, None, No
     finally:
         is_closed.set()
         wanted.release()
-        thread.join()
+        for _ in range(1000):  # a thread that has only begun to start cannot be joined yet
+            if thread.is_alive() or thread not in threading.enumerate():
+                break
+            time.sleep(0.001)
+        if thread.is_alive():
+            thread.join()
