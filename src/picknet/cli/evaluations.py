@@ -300,7 +300,9 @@ def calibrate(
     tags: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="[DATASET=]DIR", help="Learn tags from the training clips of a data folder first; can be repeated.",
+            metavar="[DATASET=]DIR",
+            help="First learn tags, the words to expect by the CNN's features, from a data folder's training clips; "
+            "can be repeated.",
         ),
     ] = None,
     format: OutputFormat = None,
