@@ -163,7 +163,7 @@ def test_lstm_e_starts_with_the_video_and_adds_the_distance_of_video_and_bag_of_
     words = torch.tensor([[BOS, 4, 5, EOS, PAD], [BOS, UNK, 6, 6, EOS]])
     w, video = arrays(decoder), memory.video.detach().double().numpy()
     bags = np.stack([w["embed.weight"][[4, 5]].sum(0), w["embed.weight"][[6, 6]].sum(0)])
-    relevance = ((video - bags) ** 2).sum(1)
+    relevance = ((video - bags) ** 2).mean(1)
     np.testing.assert_allclose(decoder.relevance(memory, words).detach().numpy(), relevance, rtol=1e-5)
     settings = {"feed_back": (), "never_written": (), "label_smoothing": 0.0}
     log_probabilities = decoder(memory, words[:, :-1]).log_softmax(-1).detach().double().numpy()
