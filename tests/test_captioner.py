@@ -27,7 +27,8 @@ from picknet.model.confidence import BadCalibration, Confidence
 from picknet.model.folder import BadModel
 from picknet.model.memory import SceneMemory
 from picknet.model.runtime import Runtime
-from picknet.model.sentences import content_words
+from picknet.model.sentences import EMPTY_WORDS, content_words
+from picknet.model.tags import Tags
 from picknet.picking.budget import BudgetPicker
 from picknet.picking.learned import PickNetPicker
 from picknet.picking.picker import Pick
@@ -262,9 +263,10 @@ def test_candidates_leave_the_caption_as_it_is_and_come_first(captioner, frames)
         assert several.candidates[0].probability == pytest.approx(math.exp(caption.log_probability))
 
 
-def test_each_candidate_has_a_word_that_no_better_one_has(captioner, monkeypatch):
-    # In order: "a man is playing" 0.7 · 0.7 · 0.6, "a man is running" 0.196, "the man is playing" 0.18, which tells
-    # nothing new, "a woman is playing" 0.126, and then "the man is running" and "a woman is running": nothing new.
+@pytest.fixture
+def _men_and_women(captioner, monkeypatch):
+    """A decoder that writes "a man is playing" with 0.7 · 0.7 · 0.6, "a man is running" 0.196, "the man is playing"
+    0.18, "a woman is playing" 0.126, "the man is running" 0.12, "a woman is running" 0.084."""
     a, the, man, woman, is_, playing, running = captioner.runtime.vocabulary.encode(
         ["a", "the", "man", "woman", "is", "playing", "running"]
     )
@@ -282,11 +284,37 @@ def test_each_candidate_has_a_word_that_no_better_one_has(captioner, monkeypatch
         num_words=len(captioner.runtime.vocabulary),
     )
     monkeypatch.setattr(captioner.runtime, "decode", lambda words, video, states: step(words, states))
+
+
+@pytest.mark.usefixtures("_men_and_women")
+def test_each_candidate_has_a_word_that_no_better_one_has(captioner):
+    # "the man is playing" tells nothing new after the first, and so do the last two after "a woman is playing".
     expected = [("a man is playing", 0.294), ("a man is running", 0.196), ("a woman is playing", 0.126)]
     for count in (1, 2, 3, 4, 50):
         candidates = captioner.describer.writer.candidates(captioner.runtime.start(), count=count, beam=2)
         assert [one.text for one in candidates] == [text for text, _ in expected[:count]]
         assert [one.probability for one in candidates] == pytest.approx([known for _, known in expected[:count]])
+
+
+@pytest.mark.usefixtures("_men_and_women")
+def test_with_a_weight_for_tags_the_caption_has_the_words_to_expect(captioner, monkeypatch):
+    # All have the same length, 5 with <eos>. For features in the direction (1, 0) "running" is to be expected, "playing"
+    # is not; their agreement is ± 0.7. log P / 5^0.7 differs by log(0.294 / 0.196) / 3.09 = 0.13.
+    runtime, writer = captioner.runtime, captioner.describer.writer
+    weights = np.array([[0.3, -0.3], [0.0, 0.0]], np.float32)
+    tags = Tags(["runn", "play"], np.full(2, 0.5, np.float32), np.zeros(2, np.float32), weights)
+    monkeypatch.setattr(runtime, "tags", tags)
+    state = runtime.start()._replace(seen=np.array([[3.0, 0.0]], np.float32))
+    for weight, caption in ((0.0, "a man is playing"), (0.05, "a man is playing"), (0.2, "a man is running")):
+        monkeypatch.setattr(writer, "tags_weight", weight)
+        sentences, signals = writer.write(state, beam=4, count=3)
+        assert sentences[0].text == caption
+        assert sentences[0] == captioner.describe(state, beam=4) == captioner.describe_all(state, beam=4)[0]
+        # The likeliest is kept beside one that is not.
+        assert {one.text for one in sentences} == {"a man is playing", "a man is running", "a woman is playing"}
+        assert signals.words == frozenset(caption.split()) - EMPTY_WORDS
+        assert signals.tags == pytest.approx(2**-0.5 if "running" in caption else -(2**-0.5), abs=1e-5)
+    assert captioner.describe(state, beam=1).text == "a man is playing"  # a single sentence leaves no choice
 
 
 def test_a_candidates_probability_is_that_of_exactly_its_words(captioner, frames):

@@ -32,7 +32,8 @@ class Describer:
             runtime.card, runtime.folder / "card.json", style=style, styles=styles
         )
         """None where the model is not calibrated for the style."""
-        if self.confidence and "tags" in self.confidence.weights and runtime.tags is None:
+        tags_weight = self.confidence.tags_weight if self.confidence else 0.0
+        if self.confidence and ("tags" in self.confidence.weights or tags_weight) and runtime.tags is None:
             raise BadCalibration(
                 f"{runtime.folder}: its confidence needs {TAGS}, which is missing; calibrate again, or remove the "
                 "confidence from card.json"
@@ -44,7 +45,8 @@ class Describer:
             self.confidence_note = (
                 f"no confidence: the model {model} is not calibrated {wanted}(run `picknet calibrate`)"
             )
-        self.writer = SentenceWriter(runtime, first_word=runtime.vocabulary.first_word(style))
+        first_word = runtime.vocabulary.first_word(style)
+        self.writer = SentenceWriter(runtime, first_word=first_word, tags_weight=tags_weight)
 
     def checked_min_confidence(self, min_confidence: float | None) -> float:
         """0 for none; an error where captions have no confidence."""
@@ -73,7 +75,7 @@ class Describer:
             num_scenes += is_cut(frame)
         if not picks:
             return None
-        sentences, signals = self.writer.write(memory, beam=beam, count=count)
+        sentences, signals = self.writer.write(memory.state(), beam=beam, count=count)
         confidence, not_sure = self._judged(signals, min_confidence)
         return Description(tuple(picks), sentences, signals, confidence, not_sure, num_scenes)
 
@@ -111,7 +113,7 @@ class Describer:
                 memory.add(frame)
                 picks.append(pick)
                 total_picks += 1
-                sentences, signals = self.writer.write(memory, beam=beam)
+                sentences, signals = self.writer.write(memory.state(), beam=beam)
                 confidence, not_sure = self._judged(signals, min_confidence)
                 previous, text = text, "" if not_sure else sentences[0].text
                 yield Update(

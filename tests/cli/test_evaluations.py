@@ -397,6 +397,21 @@ def test_calibrate_learns_tags_from_training_clips(picknet: Picknet, calibratabl
     assert {"dog", "run", "41"} <= set(tags.words)  # of training clips
     assert "01" not in tags.words
     assert "tags.safetensors" in (model / "manifest.json").read_text()
+    assert load(model).describer.writer.tags_weight == 0
+
+    code, out, err = picknet("calibrate", "--model", model, "--data", f"folder={data}", "--tags-weight", 1.5)
+    assert (code, err) == (0, "")
+    assert "captions chosen     with a weight of 1.5 for tags" in out
+    assert load(model).describer.writer.tags_weight == 1.5
+    assert picknet("calibrate", "--model", model, "--data", f"folder={data}")[0] == 0
+    assert load(model).describer.writer.tags_weight == 1.5  # it stays as it is
+
+
+def test_without_tags_they_cannot_have_a_weight(picknet: Picknet, calibratable: tuple[Path, Path]) -> None:
+    model, data = calibratable
+    code, _, err = picknet("calibrate", "--model", model, "--data", f"folder={data}", "--tags-weight", 1)
+    assert code == 2
+    assert err == f"picknet: --tags-weight: the model {model} has no tags; let it learn some with --tags\n"
 
 
 def test_calibrate_prints_how_good_the_confidence_is_and_stores_it_in_the_card(

@@ -25,12 +25,12 @@ CATS_AND_DOGS = Tags(
 def test_agreement_is_the_cosine_of_words_said_and_expected():
     # Features of length 1 in the first direction: cats in 0.8 of the captions, dogs in 0.1. Beyond the usual 0.5 it is
     # (0.3, -0.4), of length 0.5; both words are as rare. Both together: (0.3 - 0.4) / (0.5 √2).
-    features = np.array([7.0, 0.0], np.float32)
-    assert CATS_AND_DOGS.agreement(features, {"cat"}) == pytest.approx(0.6, abs=1e-5)
-    assert CATS_AND_DOGS.agreement(features, {"dog", "unknown"}) == pytest.approx(-0.8, abs=1e-5)
-    assert CATS_AND_DOGS.agreement(features, {"cat", "dog"}) == pytest.approx(-0.1 / (0.5 * 2**0.5), abs=1e-5)
-    assert CATS_AND_DOGS.agreement(features, {"unknown"}) == 0.0
-    assert CATS_AND_DOGS.agreement(np.zeros(2, np.float32), {"cat"}) == 0.0
+    expected = CATS_AND_DOGS.expected(np.array([7.0, 0.0], np.float32))
+    assert CATS_AND_DOGS.agreement(expected, {"cat"}) == pytest.approx(0.6, abs=1e-5)
+    assert CATS_AND_DOGS.agreement(expected, {"dog", "unknown"}) == pytest.approx(-0.8, abs=1e-5)
+    assert CATS_AND_DOGS.agreement(expected, {"cat", "dog"}) == pytest.approx(-0.1 / (0.5 * 2**0.5), abs=1e-5)
+    assert CATS_AND_DOGS.agreement(expected, {"unknown"}) == 0.0
+    assert CATS_AND_DOGS.agreement(CATS_AND_DOGS.expected(np.zeros(1, np.float32)), {"cat"}) == 0.0
 
 
 def test_tags_learn_which_words_go_with_which_features():
@@ -40,8 +40,9 @@ def test_tags_learn_which_words_go_with_which_features():
     tags = fit_tags(features, [["a cat sits", "cats sit"] if one else ["a dog runs", "dogs"] for one in is_cat])
     assert set(tags.words) == {"cat", "sit", "dog", "run"}
     assert dict(zip(tags.words, tags.shares.tolist(), strict=True)) == {"cat": 0.5, "sit": 0.5, "dog": 0.5, "run": 0.25}
-    assert tags.agreement(np.array([1.0, 0.0, 1.0]), {"cat", "sit"}) > 0.5
-    assert tags.agreement(np.array([1.0, 0.0, 1.0]), {"dog"}) < -0.3
+    expected = tags.expected(np.array([1.0, 0.0, 1.0]))
+    assert tags.agreement(expected, {"cat", "sit"}) > 0.5
+    assert tags.agreement(expected, {"dog"}) < -0.3
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_model_with_tags_tells_the_agreement_with_its_caption(tagged: Path, mo
         captioner = load(folder)
         memory = SceneMemory(captioner.runtime)
         memory.add(Frame.blank(8))
-        signals = captioner.describer.writer.write(memory, beam=1).signals
+        signals = captioner.describer.writer.write(memory.state(), beam=1).signals
         assert (signals.tags is None) == (folder == model_folder)
 
 

@@ -305,6 +305,14 @@ def calibrate(
             "can be repeated.",
         ),
     ] = None,
+    tags_weight: Annotated[
+        float | None,
+        typer.Option(
+            metavar="W", min=0,
+            help="How much the agreement with tags counts in the choice among the sentences that the search finds; "
+            "by default as in the model's card, or 0.",
+        ),
+    ] = None,
     format: OutputFormat = None,
     out: Out = None,
     quiet: Quiet = False,
@@ -358,13 +366,19 @@ def calibrate(
                 writer.runtime.tags = learn_tags(writer, seen, like=captioner, on_clip=lambda clip: advance())
     elif captioner.runtime.tags and fold_model:
         raise BadUsage("--fold-model: the model has tags, which each fold's model has to learn as well: add --tags")
+    if tags_weight and not captioner.runtime.tags:
+        raise BadUsage(f"--tags-weight: the model {captioner.name} has no tags; let it learn some with --tags")
+    if tags_weight is None:
+        tags_weight = captioner.describer.writer.tags_weight
+    for writer, _ in parts:
+        writer.describer.writer.tags_weight = tags_weight
     samples, missing = [], []
     with progress("captioning", sum(len(clips.clips) for _, clips in parts)) as advance:
         for writer, clips in parts:
             described, lost = calibration.describe(writer, clips, like=captioner, on_clip=lambda clip: advance())
             samples.append(described)
             missing += lost
-    fitted = calibration.calibrate(*samples)
+    fitted = calibration.calibrate(*samples, tags_weight=tags_weight)
     fitted_on = f"{many(len(samples[0]), 'clip')} of {name} {split.value}"
     if fold_model:
         unseen = many(sum(map(len, samples[1:])), "clip")

@@ -128,6 +128,7 @@ def _report(facts: Mapping[str, Any]) -> Rows:
         ("calibration error", f"{facts['ece']:.3f}; a perfect confidence would show {facts['ece_by_chance']:.3f}"),
         (f"above {sure['above']:g}", f"{sure['clips']:,} clips, {good}"),
         ("weights", ", ".join(f"{name} {weight:+.2f}" for name, weight in weights.items()) + (signs if words else "")),
+        *([("captions chosen", f"with a weight of {tags:g} for tags")] if (tags := facts.get("tags_weight")) else []),
         ("confidence", "good  clips"),
         *((f"{part['confidence']:.2f}", _bar(part)) for part in facts["reliability"]),
     ]

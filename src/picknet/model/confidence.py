@@ -37,6 +37,9 @@ class Confidence:
     words: Mapping[str, float] = field(default_factory=dict)
     typical_state: float = 1.0
     """The mean length of the encoder's state, by which that of a caption is measured: each model has its own scale."""
+    tags_weight: float = 0.0
+    """Of the agreement with the tags, beside log P / length^exponent, in the choice among the sentences that the search
+    finds: the confidence is fitted on captions that are chosen so."""
 
     def of(self, signals: Signals) -> float:
         """The probability that a caption is good."""
@@ -53,6 +56,7 @@ class Confidence:
             "weights": {"bias": round(self.bias, 4)} | {name: round(one, 4) for name, one in self.weights.items()},
             "words": {word: round(weight, 3) for word, weight in self.words.items()},
             "typical_state": round(self.typical_state, 4),
+            **({"tags_weight": self.tags_weight} if self.tags_weight else {}),
         }
 
     @classmethod
@@ -67,7 +71,7 @@ class Confidence:
         typical_state = _finite(stored.get("typical_state", 1.0))
         if typical_state <= 0:
             raise ValueError(f"typical_state is {typical_state}")
-        return cls(weights.pop("bias"), weights, words, typical_state)
+        return cls(weights.pop("bias"), weights, words, typical_state, _finite(stored.get("tags_weight", 0.0)))
 
     @classmethod
     def from_card(
@@ -126,7 +130,7 @@ def without_tags(card: Mapping[str, Any]) -> dict[str, Any]:
     kept = {
         name or "own": one
         for name, one in entries(card).items()
-        if not isinstance(one, Mapping) or "tags" not in one.get("weights", ())
+        if not isinstance(one, Mapping) or not (one.get("tags_weight") or "tags" in one.get("weights", ()))
     }
     return {**card, "confidence": kept}
 

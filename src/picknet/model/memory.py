@@ -1,10 +1,6 @@
 """The memory of a scene: what the encoder keeps of its picks."""
 
 from collections import deque
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from picknet.model.graphs import PendingFeatures
 from picknet.model.runtime import EncoderState, Runtime
@@ -25,8 +21,6 @@ class SceneMemory:
         self._state = runtime.start()
         self._pending: deque[PendingFeatures] = deque()
         """Not yet in the state."""
-        self._features: NDArray[Any] | float = 0.0
-        self._num_encoded = 0
 
     def add(self, frame: Frame) -> None:
         """Queue a picked frame for the CNN; does not wait for it."""
@@ -41,13 +35,5 @@ class SceneMemory:
             self._encode_oldest()
         return self._state
 
-    def mean_features(self) -> NDArray[Any]:
-        """The mean of the CNN's features over the cells of all frames so far, at least one: (feature,)"""
-        self.state()
-        return np.asarray(self._features / self._num_encoded)
-
     def _encode_oldest(self) -> None:
-        features = self._pending.popleft().result()
-        self._features = self._features + features.mean(axis=(0, 1))
-        self._num_encoded += 1
-        self._state = self._runtime.encode(features, self._state)
+        self._state = self._runtime.encode(self._pending.popleft().result(), self._state)

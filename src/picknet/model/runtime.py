@@ -42,6 +42,8 @@ class EncoderState(NamedTuple):
     """(n, cells of the last picks, embedding); empty for a decoder without attention."""
     values: Array
     """As the keys."""
+    seen: Array
+    """The sum of the CNN's features of all picks, mean over cells: (n, feature), (n, 1) before the first."""
 
     def of(self, rows: Array) -> "EncoderState":
         """The states of some of the videos."""
@@ -118,22 +120,22 @@ class Runtime:
         """The state of `count` videos before their first frame."""
         zeros = np.zeros((count, self._state_size), dtype=np.float32)
         no_cells = np.zeros((count, 0, self.config.model.embedding_size), dtype=np.float32)
-        return EncoderState(zeros, zeros, no_cells, no_cells)
+        return EncoderState(zeros, zeros, no_cells, no_cells, zeros[:, :1])
 
     def encode(self, features: Array, state: EncoderState) -> EncoderState:
         """features: (n, cells, feature), or (1, cells, feature) where n videos have the same frame; the state so far
         -> the state after this frame"""
         results = self._run("encoder", features=features, h=state.h, c=state.c)
-        h, c = results["next_h"], results["next_c"]
+        h, c, seen = results["next_h"], results["next_c"], state.seen + features.mean(axis=1)
         if not self.config.model.attends:
-            return EncoderState(h, c, state.keys, state.values)
+            return EncoderState(h, c, state.keys, state.values, seen)
         # Memory stays bounded in an endless stream: the cells of the oldest picks are dropped.
         max_cells = self.config.video.num_frames * results["keys"].shape[1]
         keys, values = (
             np.concatenate([before, np.broadcast_to(now, (len(h), *now.shape[1:]))], axis=1)[:, -max_cells:]
             for before, now in ((state.keys, results["keys"]), (state.values, results["values"]))
         )
-        return EncoderState(h, c, keys, values)
+        return EncoderState(h, c, keys, values, seen)
 
     def start_sentence(self, count: int = 1) -> Array:
         """The decoder's states before the first words of `count` sentences: (count, written)"""

@@ -3,12 +3,11 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from picknet.model.memory import SceneMemory
 from picknet.model.runtime import EncoderState, Runtime
 from picknet.model.search import Ending, Step, all_endings, beam_search, greedy
 
@@ -67,34 +66,29 @@ class Written(NamedTuple):
 class SentenceWriter:
     """Writes sentences for memories in one style. Thread-safe."""
 
-    def __init__(self, runtime: Runtime, *, first_word: int) -> None:
-        """first_word: <bos>, or the word that stands for a style."""
+    def __init__(self, runtime: Runtime, *, first_word: int, tags_weight: float = 0.0) -> None:
+        """first_word: <bos>, or the word that stands for a style. tags_weight: see `Confidence`."""
+        self.tags_weight = tags_weight
         self._runtime = runtime
         self._config = runtime.config
         self._first_word = first_word
         self._never_written = runtime.vocabulary.never_written
 
-    def write(self, memory: SceneMemory, *, beam: int, count: int = 1) -> Written:
-        """`candidates` for the memory of a scene, and what the search tells about the caption."""
-        state = memory.state()
+    def write(self, state: EncoderState, *, beam: int, count: int = 1) -> Written:
+        """`candidates`, and what the search tells about the caption."""
         endings = self._search(state, beam=beam)
-        signals = self._signals(endings, state)
-        sentences = self._with_others(state, endings[0], beam=beam, count=count)
-        if tags := self._runtime.tags:
-            agreement = tags.agreement(memory.mean_features(), content_words(sentences[0].text))
-            signals = replace(signals, tags=agreement)
-        return Written(sentences, signals)
+        return Written(self._with_others(state, endings, beam=beam, count=count), self._signals(endings, state))
 
     def candidates(self, state: EncoderState, *, beam: int, count: int = 1) -> tuple[Sentence, ...]:
-        """At most `count` sentences for one video's memory (1, state): the caption, then others as likely or less.
+        """At most `count` sentences for one video's memory (1, state): the caption, then others.
 
-        The caption is what a beam search of this width finds. The others come from a second search, twice as wide as
+        The caption is the best that a beam search of this width finds: by log P / length^exponent and, with a weight
+        for tags, by the agreement with these. The others come from a second search, twice as wide as
         `count`, since about half of what it finds says the same in other words. They are in order of falling
         probability, and each has a word that none before it has; empty words and endings of words do not count.
-        Sentences that are likelier than the caption are left out: they are shorter, and by log P / length^exponent,
-        by which the search ranks sentences, the caption is better.
+        Sentences that are likelier than the best by log P / length^exponent are left out: they are shorter.
         """
-        return self._with_others(state, self._search(state, beam=beam)[0], beam=beam, count=count)
+        return self._with_others(state, self._search(state, beam=beam), beam=beam, count=count)
 
     def greedy(self, state: EncoderState) -> list[Sentence]:
         """The greedy sentence for each of n videos' memories (n, state), several times as fast as one by one."""
@@ -109,7 +103,7 @@ class SentenceWriter:
 
     def _search(self, state: EncoderState, *, beam: int) -> list[Ending]:
         """What a beam search finds for one video's memory, the best first."""
-        return beam_search(
+        endings = beam_search(
             self._step(state),
             self._runtime.start_sentence(len(state.h)),
             beam=beam,
@@ -118,9 +112,20 @@ class SentenceWriter:
             begin=self._first_word,
             never_written=self._never_written,
         )
+        if not (tags := self._runtime.tags) or not self.tags_weight or len(endings) == 1:
+            return endings
+        expected = tags.expected(state.seen[0])
 
-    def _with_others(self, state: EncoderState, best: Ending, *, beam: int, count: int) -> tuple[Sentence, ...]:
-        caption = self._sentence(best)
+        def score(ending: Ending) -> float:
+            agreement = tags.agreement(expected, content_words(self._sentence(ending).text))
+            return ending.score(self._config.length_exponent) + self.tags_weight * agreement
+
+        return sorted(endings, key=score, reverse=True)
+
+    def _with_others(
+        self, state: EncoderState, endings: Sequence[Ending], *, beam: int, count: int
+    ) -> tuple[Sentence, ...]:
+        caption = self._sentence(endings[0])
         if count == 1:
             return (caption,)
         found = all_endings(
@@ -131,11 +136,12 @@ class SentenceWriter:
             begin=self._first_word,
             never_written=self._never_written,
         )
+        likeliest = max(endings, key=lambda ending: ending.score(self._config.length_exponent)).log_probability
         sentences, used = [caption], content_words(caption.text)
         for ending in sorted(found, key=lambda ending: -ending.log_probability):
             sentence = self._sentence(ending)
             new = content_words(sentence.text) - used
-            if new and ending.log_probability <= best.log_probability and len(sentences) < count:
+            if new and ending.log_probability <= likeliest and len(sentences) < count:
                 sentences.append(sentence)
                 used |= new
         return tuple(sentences)
@@ -146,12 +152,14 @@ class SentenceWriter:
         entropies = zip(words, endings[0].entropies(), strict=False)
         told = [entropy for word, entropy in entropies if word not in EMPTY_WORDS]
         similar = [_overlap(caption, content_words(text)) for text in texts[1:]]
+        tags = self._runtime.tags
         return Signals(
             words=frozenset(words) - EMPTY_WORDS,
             likelihood=endings[0].log_probability / (len(words) + 1),
             entropy=sum(told) / max(len(told), 1),
             agreement=(1 + sum(similar)) / len(endings),
             state=float(np.linalg.norm(state.h)),
+            tags=tags.agreement(tags.expected(state.seen[0]), caption) if tags else None,
         )
 
     def _step(self, state: EncoderState) -> Step:

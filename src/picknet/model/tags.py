@@ -1,7 +1,8 @@
 """The words that people would use for the picks, judged by the CNN's features alone: a second opinion on a caption.
 
 `tags.safetensors` is an optional part of a model folder, learned by `study/tag_learning.py`. A caption whose words are
-not those to expect is seldom good, however likely the decoder finds it.
+not those to expect is seldom good, however likely the decoder finds it: so they count in its confidence and, where a
+style has a weight for them, in the choice among the sentences that the search finds.
 """
 
 from collections.abc import Collection, Sequence
@@ -35,18 +36,20 @@ class Tags:
     weights: Array
     """(feature, words)"""
 
-    def agreement(self, features: Array, content: Collection[str]) -> float:
-        """The cosine of the words of a caption and those to expect, beyond their usual shares; rare words count more.
+    def expected(self, features: Array) -> Array:
+        """How much more often than usual each word is to be expected; rare words count more. -> (words,)
 
-        features: (feature,), the mean over the cells of all picks. 0 for a caption without any of the words.
+        features: (feature,), the mean over the cells of all picks, or any multiple; none are expected if they are 0.
         """
-        said = [self._places[word] for word in content if word in self._places]
-        length = float(np.linalg.norm(features))
-        if not said or not length:
-            return 0.0
+        if not (length := float(np.linalg.norm(features))):
+            return np.zeros_like(self.shares)
         # Not as a product of matrices: BLAS would share it among threads, which then spin on the cores that decode.
         shares = self.shares + np.einsum("f,fw->w", features / length - self.mean, self.weights)
-        expected = (np.clip(shares, LOWEST_SHARE, 1.0) - self.shares) * self._rarity
+        return np.asarray((np.clip(shares, LOWEST_SHARE, 1.0) - self.shares) * self._rarity)
+
+    def agreement(self, expected: Array, content: Collection[str]) -> float:
+        """The cosine of the words of a caption and the `expected` ones; 0 for a caption without any of the words."""
+        said = [self._places[word] for word in content if word in self._places]
         lengths = np.linalg.norm(expected) * np.linalg.norm(self._rarity[said])
         return float(expected[said] @ self._rarity[said] / lengths) if lengths else 0.0
 

@@ -7,7 +7,7 @@ many as there are training clips: the caption of each is written by the model th
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,8 +123,11 @@ def describe(
     return samples, missing
 
 
-def calibrate(own: Sequence[Sample], *folds: Sequence[Sample], seed: int = 0) -> Calibration:
-    """Fit a confidence. own: captions by the model itself; folds: by each of its models of folds.
+def calibrate(
+    own: Sequence[Sample], *folds: Sequence[Sample], tags_weight: float = 0.0, seed: int = 0
+) -> Calibration:
+    """Fit a confidence. own: captions by the model itself; folds: by each of its models of folds; tags_weight: with
+    which they were chosen.
 
     Its quality is measured by 10-fold cross-validation: each clip is scored by a fit without its part. A part is a run
     of consecutive clips, since neighbours in a data set are often cut from one film.
@@ -160,7 +163,7 @@ def calibrate(own: Sequence[Sample], *folds: Sequence[Sample], seed: int = 0) ->
     draws = (generator.random(len(good)) < held_out for _ in range(200))
     is_sure = held_out > SURE
     return Calibration(
-        fitted(rows),
+        replace(fitted(rows), tags_weight=tags_weight),
         len(good),
         num_good,
         calibration_bins(held_out, good),

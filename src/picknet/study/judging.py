@@ -229,7 +229,7 @@ def _memories(
     start = runtime.start()
     h: dict[Choice, Array] = {(): start.h[0]}  # after each beginning
     c: dict[Choice, Array] = {(): start.c[0]}
-    keys, values = {}, {}  # of each frame
+    keys, values, seen = {}, {}, {}  # of each frame
     # Frame by frame, each for all choices that continue with it: its keys and values are computed once.
     for place, beginnings in sorted(by_last.items()):
         before = [beginning[:-1] for beginning in beginnings]
@@ -238,12 +238,16 @@ def _memories(
         h.update(zip(beginnings, after.h, strict=True))
         c.update(zip(beginnings, after.c, strict=True))
         keys[place], values[place] = after.keys[0].copy(), after.values[0].copy()
+        seen[place] = features[place].mean(axis=0)
     for _, alike in itertools.groupby(sorted(choices, key=lambda choice: (len(choice), choice)), key=len):
         every = list(alike)
         for first in range(0, len(every), MAX_TOGETHER):
             some = every[first : first + MAX_TOGETHER]
-            cells = ([np.concatenate([of[place] for place in choice]) for choice in some] for of in (keys, values))
-            yield some, EncoderState(_rows(h, some), _rows(c, some), *map(np.stack, cells))
+            attended, told = (
+                np.stack([np.concatenate([of[place] for place in choice]) for choice in some]) for of in (keys, values)
+            )
+            summed = np.stack([sum(seen[place] for place in choice) for choice in some])
+            yield some, EncoderState(_rows(h, some), _rows(c, some), attended, told, summed)
 
 
 def _rows(parts: dict[Choice, Array], choices: Sequence[Choice]) -> Array:

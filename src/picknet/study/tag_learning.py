@@ -46,7 +46,7 @@ def learn_tags(
         except UnreadableVideo:
             pass
         else:
-            features.append(memory.mean_features())
+            features.append(memory.state().seen[0])
             captions.append(clip.captions)
         on_clip(clip)
     if not features:
