@@ -298,7 +298,7 @@ def test_each_candidate_has_a_word_that_no_better_one_has(captioner):
 
 @pytest.mark.usefixtures("_men_and_women")
 def test_with_a_weight_for_tags_the_caption_has_the_words_to_expect(captioner, monkeypatch):
-    # All have the same length, 5 with <eos>. For features in the direction (1, 0) "running" is to be expected, "playing"
+    # All have the same length, 5 with <eos>. For features in the direction (1, 0) "running" is expected, "playing"
     # is not; their agreement is ± 0.7. log P / 5^0.7 differs by log(0.294 / 0.196) / 3.09 = 0.13.
     runtime, writer = captioner.runtime, captioner.describer.writer
     weights = np.array([[0.3, -0.3], [0.0, 0.0]], np.float32)

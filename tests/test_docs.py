@@ -104,6 +104,8 @@ def that_need_only_videos() -> list[Any]:
     return list(cases.values())
 
 
+SHARE = re.compile(r"\b0\.\d+")
+"""A probability."""
 load_once = functools.cache(load)
 """Loading the model takes longer than most commands, so they share one."""
 
@@ -141,7 +143,11 @@ def test_commands_that_need_only_videos_run_and_print_the_output_shown(
     assert (exit.value.code or 0, err if not summary else err[: len(summary)]) == (0, summary)
     if line.output:
         shown = f"$ picknet {shlex.join(line.arguments)}"
-        assert out.splitlines() == line.output, f"below {shown!r} the document should show:\n{out}"
+        told = f"below {shown!r} the document should show:\n{out}"
+        assert SHARE.sub("0.…", out).splitlines() == [SHARE.sub("0.…", one) for one in line.output], told
+        # In 16 bits or in 32, as the processor can: probabilities are not the same to the last digit.
+        shares = [[float(found) for found in SHARE.findall(text)] for text in (out, "\n".join(line.output))]
+        assert shares[0] == pytest.approx(shares[1], rel=0.2, abs=0.02), told
 
 
 @needs_the_model

@@ -35,6 +35,8 @@ _NETWORK_PROTOCOLS = (
 
 MAX_PIXELS = 2**26
 """Pixels of a picture, by default: 8192 × 8192, twice what 8K television has. A picture takes 100 to 270 MB."""
+ROW_ALIGNMENT = 64
+"""FFmpeg pads the rows of a picture to a multiple of at most so many pixels."""
 MAX_PICTURES_HELD = 32
 """So many pictures of as many pixels may be held at a time, or more of smaller ones: a thousand of 1920 × 1080."""
 MAX_PIXELS_VARIABLE = "PICKNET_MAX_PIXELS"
@@ -59,8 +61,11 @@ def opened(file: Any, options: dict[str, str], **arguments: Any) -> InputContain
 
 def check_size(stream: VideoStream, name: str) -> None:
     """Refuse a stream of too large pictures, and see to it that its decoder refuses those that come later."""
-    check_pixels(stream.codec_context.width, stream.codec_context.height, name)
-    stream.codec_context.options = {**stream.codec_context.options, "max_pixels": str(max_pixels())}
+    width, height = stream.codec_context.width, stream.codec_context.height
+    check_pixels(width, height, name)
+    # FFmpeg counts the columns that it pads rows with, whose number depends on the processor.
+    limit = max(max_pixels(), -(-width // ROW_ALIGNMENT) * ROW_ALIGNMENT * height)
+    stream.codec_context.options = {**stream.codec_context.options, "max_pixels": str(limit)}
 
 
 def check_pixels(width: int, height: int, name: str, *, what: str = "its pictures have") -> None:
