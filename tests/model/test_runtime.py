@@ -142,7 +142,8 @@ def test_an_encoder_step_is_that_of_the_pytorch_network(either, network):
     features = random_features(rng, either, 2)
     before = either.start(2)._replace(h=random_state(rng, 2), c=random_state(rng, 2))
     state, keys, values = network.encoder.step(*as_torch(features), TorchState(*as_torch(before.h, before.c)))
-    for ours, theirs in zip(either.encode(features, before), (*state, keys, values), strict=True):
+    (seen,) = as_torch(features.mean(axis=1))
+    for ours, theirs in zip(either.encode(features, before), (*state, keys, values, seen), strict=True):
         assert ours == pytest.approx(theirs.detach().numpy(), abs=1e-4)
 
 
