@@ -160,9 +160,9 @@ def first_only():
 def literal(captioner, monkeypatch):
     """A captioner whose sentence is its memory: the same for the same picks, another for others."""
 
-    def write(memory, *, beam, count=1):
-        sentence = Sentence(memory.state().h.tobytes().hex(), -1.0)
-        return Written((sentence,), Signals(frozenset(), -1.0, 0.0, 1.0, float(len(memory.state().h))))
+    def write(state, *, beam, count=1):
+        sentence = Sentence(state.h.tobytes().hex(), -1.0)
+        return Written((sentence,), Signals(frozenset(), -1.0, 0.0, 1.0, float(len(state.h))))
 
     monkeypatch.setattr(captioner.describer.writer, "write", write)
     return captioner
