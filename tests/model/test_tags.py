@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from picknet.captioner import load
+from picknet.data import BadData
+from picknet.data.split import Clip
 from picknet.model.confidence import BadCalibration, without_tags
 from picknet.model.folder import TAGS, BadModel, ModelFolder
 from picknet.model.manifest import read_manifest, renewed
 from picknet.model.tags import Tags
-from picknet.study.tag_learning import fit_tags
+from picknet.study.tag_learning import Example, fit_tags, learn_tags
 
 CATS_AND_DOGS = Tags(
     ["cat", "dog"],
@@ -37,12 +40,65 @@ def test_tags_learn_which_words_go_with_which_features():
     generator = np.random.default_rng(0)
     is_cat = np.arange(60) % 2 == 0
     features = np.where(is_cat[:, None], [1.0, 0.0, 1.0], [0.0, 1.0, 1.0]) + 0.1 * generator.random((60, 3))
-    tags = fit_tags(features, [["a cat sits", "cats sit"] if one else ["a dog runs", "dogs"] for one in is_cat])
+    captions = [["a cat sits", "cats sit"] if one else ["a dog runs", "dogs"] for one in is_cat]
+    tags = fit_tags([[Example(*one) for one in zip(features, captions, strict=True)]])
     assert set(tags.words) == {"cat", "sit", "dog", "run"}
     assert dict(zip(tags.words, tags.shares.tolist(), strict=True)) == {"cat": 0.5, "sit": 0.5, "dog": 0.5, "run": 0.25}
     expected = tags.expected(np.array([1.0, 0.0, 1.0]))
     assert tags.agreement(expected, {"cat", "sit"}) > 0.5
     assert tags.agreement(expected, {"dog"}) < -0.3
+
+
+def test_data_sets_count_alike_however_large_they_are():
+    small = [Example(np.array([1.0, 0.0]), ["a cat"]), Example(np.array([0.0, 1.0]), ["a dog"])]
+    large = [Example(np.array([1.0, 0.0]), ["a bird", "a bird sings"])] * 50
+    tags = fit_tags([small, large])
+    shares = dict(zip(tags.words, tags.shares.tolist(), strict=True))
+    assert shares == pytest.approx({"bird": 0.5, "cat": 0.25, "dog": 0.25, "sing": 0.25})
+    assert tags.words[0] == "bird"
+    assert tags.mean == pytest.approx([0.75, 0.25])
+    # Repeating each example changes nothing but how sure the fit is of itself.
+    again = fit_tags([small * 3, large * 3])
+    assert again.words == tags.words
+    assert again.shares == pytest.approx(tags.shares)
+    assert np.linalg.norm(again.weights) > np.linalg.norm(tags.weights)
+
+
+def test_the_fit_is_that_of_ridge_regression(monkeypatch: pytest.MonkeyPatch):
+    # One data set: the centred normal equations, the penalty being that of a share of an example; and in small parts.
+    generator = np.random.default_rng(1)
+    features = generator.random((30, 4))
+    captions = [["a cat"] if one[0] > one[1] else ["a dog", "a dog runs"] for one in features]
+    data = [[Example(*one) for one in zip(features, captions, strict=True)]]
+    monkeypatch.setattr("picknet.study.tag_learning.ROWS", 7)
+    tags = fit_tags(data)
+    x = features / np.linalg.norm(features, axis=1, keepdims=True)
+    y = np.array([[word in one[-1] for word in ("cat", "dog", "run")] for one in captions]) * [1, 1, 0.5]
+    centred = x - x.mean(axis=0)
+    gram = centred.T @ centred
+    penalty = 0.3 * np.trace(gram) / 30
+    weights = np.linalg.solve(gram + penalty * np.eye(4), centred.T @ (y - y.mean(axis=0)))
+    columns = [["cat", "dog", "run"].index(word) for word in tags.words]
+    assert tags.weights == pytest.approx(weights[:, columns], abs=1e-5)
+
+
+def test_pictures_teach_tags_as_clips_do(model_folder: Path, tmp_path: Path):
+    captioner = load(model_folder)
+    for name, grey in (("dark", 20), ("bright", 230)):
+        Image.fromarray(np.full((40, 60, 3), grey, np.uint8)).save(tmp_path / f"{name}.png")
+    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    said = {"dark": "night falls", "bright": "snow shines", "broken": "nothing there"}
+    clips = [Clip(path.stem, path, (said[path.stem],)) for path in sorted(tmp_path.iterdir())]
+    seen = []
+    tags = learn_tags(captioner, [clips], like=captioner, on_clip=lambda clip: seen.append(clip.name))
+    assert seen == ["bright", "broken", "dark"]
+    assert set(tags.words) == {"night", "fall", "snow", "shin"}
+    size = captioner.config.model.image_size
+    features = captioner.runtime.features(np.full((1, size, size, 3), 20, np.uint8))[0].mean(axis=0)
+    expected = tags.expected(features)
+    assert tags.agreement(expected, {"night"}) > 0.3 > -0.3 > tags.agreement(expected, {"snow"})
+    with pytest.raises(BadData, match="no clip to learn tags from: none of them can be read"):
+        learn_tags(captioner, [clips[1:2]], like=captioner)
 
 
 @pytest.fixture

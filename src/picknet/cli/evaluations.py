@@ -301,8 +301,8 @@ def calibrate(
         list[str] | None,
         typer.Option(
             metavar="[DATASET=]DIR",
-            help="First learn tags, the words to expect by the CNN's features, from a data folder's training clips; "
-            "can be repeated.",
+            help="First learn tags, the words to expect by the CNN's features, from a data folder's training clips or "
+            "pictures; can be repeated, and folders count alike.",
         ),
     ] = None,
     tags_weight: Annotated[
@@ -356,15 +356,15 @@ def calibrate(
     check_out(out)
     if tags:
         found = data_folders(tags, dataset.value)
-        known = [clip for one in found for clip in load_split(one.folder, dataset=one.dataset, split="train").clips]
+        known = [load_split(one.folder, dataset=one.dataset, split="train").clips for one in found]
         seen_by = []
         for _, clips in parts:
             held_back = {clip.path for clip in clips.clips}
-            seen_by.append([clip for clip in known if clip.path not in held_back])
-        with progress("learning tags", sum(map(len, seen_by))) as advance:
+            seen_by.append([[clip for clip in of_one if clip.path not in held_back] for of_one in known])
+        with progress("learning tags", sum(len(of_one) for seen in seen_by for of_one in seen)) as advance:
             for (writer, _), seen in zip(parts, seen_by, strict=True):
                 writer.runtime.tags = learn_tags(writer, seen, like=captioner, on_clip=lambda clip: advance())
-    elif captioner.runtime.tags and fold_model:
+    elif captioner.runtime.tags and any(writer.runtime.tags is None for writer, _ in parts):
         raise BadUsage("--fold-model: the model has tags, which each fold's model has to learn as well: add --tags")
     if tags_weight and not captioner.runtime.tags:
         raise BadUsage(f"--tags-weight: the model {captioner.name} has no tags; let it learn some with --tags")
