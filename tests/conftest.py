@@ -1,9 +1,11 @@
 """Fixtures that several test files share."""
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,14 +37,24 @@ ATTENDING = [
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small untrained model, written by the exporter. Tests read it; one that changes it works on a copy."""
-    return exported(tmp_path_factory.mktemp("models") / "tiny", ())
+    return exported_once(tmp_path_factory, "tiny", ())
 
 
 @pytest.fixture(scope="session")
 def attending_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with all that is beyond the paper: cells, attention, tied words, a policy with a memory that has
     learned, and a second style of captions."""
-    return exported(tmp_path_factory.mktemp("models") / "attending", ATTENDING)
+    return exported_once(tmp_path_factory, "attending", ATTENDING)
+
+
+def exported_once(tmp_path_factory: pytest.TempPathFactory, name: str, settings: Sequence[str]) -> Path:
+    """Exporting takes half a minute, so all processes of a test run share the folder."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = shared / "models" / name
+    folder.parent.mkdir(exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        return folder if folder.exists() else exported(folder, settings)
 
 
 def exported(folder: Path, settings: Sequence[str]) -> Path:
