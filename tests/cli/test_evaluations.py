@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command import Picknet, on_linux
 from folders import unsealed
@@ -20,8 +21,11 @@ from PIL import Image
 
 from picknet.captioner import Captioner, load
 from picknet.data.split import Clip, Missing, Split
+from picknet.model.folder import TAGS
+from picknet.model.manifest import renewed
 from picknet.model.runtime import Runtime
 from picknet.model.sentences import Signals
+from picknet.model.tags import Tags
 from picknet.study.calibration import Sample
 from picknet.text import BOS, Vocabulary
 
@@ -468,6 +472,26 @@ def test_clips_that_models_of_folds_have_not_seen_are_pooled(
     assert (code, err) == (
         1, f"picknet: {runs[1]}: its clips.json does not name the clips it was validated on\n",
     )  # fmt: skip
+
+
+def test_models_of_folds_need_tags_where_the_model_has_some(
+    picknet: Picknet, calibratable: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model, data = calibratable
+    run = tmp_path / "fold"
+    shutil.copytree(model, run / "model")
+    (run / "clips.json").write_text(json.dumps({"val": {"used": [f"{number:02}" for number in range(40, 80)]}}))
+    size = load(model).runtime.features(np.zeros((1, 64, 64, 3), np.uint8)).shape[-1]
+    tags = Tags(["dog"], np.full(1, 0.5, np.float32), np.zeros(size, np.float32), np.ones((size, 1), np.float32))
+    command = ("calibrate", "--model", model, "--data", f"folder={data}", "--fold-model", run)
+    with renewed(model, TAGS):
+        tags.save(model / TAGS)
+    code, _, err = picknet(*command)
+    told = "--fold-model: the model has tags, which each fold's model has to learn as well: add --tags"
+    assert (code, err) == (2, f"picknet: {told}\n")
+    with renewed(run / "model", TAGS):
+        tags.save(run / "model" / TAGS)
+    assert picknet(*command).code == 0
 
 
 def test_the_style_that_is_calibrated_is_that_of_the_data_set(
