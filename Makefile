@@ -2,8 +2,7 @@
 # `make site` builds the documents as a site, `make dist` the package. All install what they need into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
-# Python compiles what is imported; compiling all that is installed would take a minute.
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .PHONY: demo test fuzz faults bench site dist clean
 
