@@ -32,6 +32,8 @@ AHEAD_PER_JOB = 8
 """Tasks per worker that are read before the results of earlier ones are taken: queued, at work, or done."""
 AHEAD_PER_THREAD = 2
 """The same per thread: fewer, since tasks and results of threads may be large."""
+WAKE_SECONDS = 1.0
+"""How often a thread that waits for results wakes up to see whether it is to end."""
 
 
 class NotWanted(Exception):
@@ -91,7 +93,7 @@ def as_finished(
                 ahead[threads.submit(do, task)] = task
             if not ahead:
                 return
-            for future in wait(ahead, return_when=FIRST_COMPLETED).done:
+            for future in _done(ahead):
                 yield ahead.pop(future), _checked(future.result())
 
 
@@ -175,11 +177,21 @@ def _in_turn(
             break
         ahead.append(pool.submit(do, task))
         while ahead and (ahead[0].done() or len(ahead) >= max_ahead):
+            _done([ahead[0]])
             yield ahead.popleft().result()
     while ahead:
+        _done([ahead[0]])
         yield ahead.popleft().result()
     if failure is not None:
         raise failure
+
+
+def _done(futures: Iterable[Future[Any]]) -> set[Future[Any]]:
+    """Those that are done, once one is. Waiting without an end, the main thread could miss Ctrl-C: where the signal
+    arrives just before it falls asleep, Python only notices when it wakes up."""
+    while not (done := wait(futures, timeout=WAKE_SECONDS, return_when=FIRST_COMPLETED).done):
+        pass
+    return done
 
 
 class Worker:
