@@ -33,7 +33,7 @@ AHEAD_PER_JOB = 8
 AHEAD_PER_THREAD = 2
 """The same per thread: fewer, since tasks and results of threads may be large."""
 WAKE_SECONDS = 1.0
-"""How often a thread that waits for results wakes up to see whether it is to end."""
+"""A thread that waits for results wakes up after so many seconds, so that it notices Ctrl-C in any case."""
 
 
 class NotWanted(Exception):

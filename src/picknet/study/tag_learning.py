@@ -26,7 +26,7 @@ NUM_WORDS = 700
 PENALTY = 0.3
 """Of squared weights, for features whose mean squared length is 1."""
 ROWS = 4096
-"""Examples whose features are 64-bit numbers at once: those of all would take gigabytes."""
+"""Examples that are added up at once, in 64 bits; all of a large data set together would take gigabytes."""
 
 
 class Example(NamedTuple):
