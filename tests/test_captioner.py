@@ -314,6 +314,8 @@ def test_with_a_weight_for_tags_the_caption_has_the_words_to_expect(captioner, m
         assert {one.text for one in sentences} == {"a man is playing", "a man is running", "a woman is playing"}
         assert signals.words == frozenset(caption.split()) - EMPTY_WORDS
         assert signals.tags == pytest.approx(2**-0.5 if "running" in caption else -(2**-0.5), abs=1e-5)
+        # Each is expected in 0.3 of the captions more, or less, than usual, and weighs -log(0.5 + 0.001).
+        assert signals.expectation == pytest.approx(2**0.5 * 0.3 * -math.log(0.501), abs=1e-5)
     assert captioner.describe(state, beam=1).text == "a man is playing"  # a single sentence leaves no choice
 
 

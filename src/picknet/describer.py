@@ -33,7 +33,7 @@ class Describer:
         )
         """None where the model is not calibrated for the style."""
         tags_weight = self.confidence.tags_weight if self.confidence else 0.0
-        if self.confidence and ("tags" in self.confidence.weights or tags_weight) and runtime.tags is None:
+        if self.confidence and self.confidence.needs_tags and runtime.tags is None:
             raise BadCalibration(
                 f"{runtime.folder}: its confidence needs {TAGS}, which is missing; calibrate again, or remove the "
                 "confidence from card.json"

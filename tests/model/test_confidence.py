@@ -1,6 +1,7 @@
 """The confidence of a caption: numbers worked out by hand, and what a card may say."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,13 @@ def test_no_sentence_and_no_state_are_no_error():
         "likelihood": -100.0, "entropy": 0.0, "agreement": 1.0, "familiarity": -100.0,
     }  # fmt: skip
     assert Confidence.from_dict(ENTRY).of(nothing) == pytest.approx(0.0)
+
+
+def test_agreement_with_tags_counts_less_where_little_is_seen_and_of_the_expectation_the_logarithm():
+    seen = values(replace(SIGNALS, tags=0.8, expectation=2.0), typical_state=3.0)
+    assert (seen["tags"], seen["expectation"]) == pytest.approx((0.8, math.log(2.0)))
+    dim = values(replace(SIGNALS, tags=0.8, expectation=0.0), typical_state=6.0)  # half of the usual state
+    assert (dim["tags"], dim["expectation"]) == pytest.approx((0.2, -100.0))
 
 
 def test_what_is_written_into_a_card_is_read_again():
@@ -78,7 +86,7 @@ def test_an_invalid_confidence_in_a_card_is_named(entry):
         Confidence.from_card({"confidence": {"msvd": entry}}, CARD)
     assert str(refused.value) == (
         "m/card.json: the confidence of msvd cannot be read; remove it, calibrate again "
-        "(needed: weights with a bias and any of likelihood, entropy, agreement, familiarity, tags)"
+        "(needed: weights with a bias and any of likelihood, entropy, agreement, familiarity, tags, expectation)"
     )
 
 

@@ -127,12 +127,13 @@ def test_a_model_with_tags_tells_the_agreement_with_its_caption(tagged: Path, mo
         memory = SceneMemory(captioner.runtime)
         memory.add(Frame.blank(8))
         signals = captioner.describer.writer.write(memory.state(), beam=1).signals
-        assert (signals.tags is None) == (folder == model_folder)
+        assert (signals.tags is None) == (signals.expectation is None) == (folder == model_folder)
 
 
-def test_a_confidence_with_tags_needs_them(tagged: Path):
+@pytest.mark.parametrize("signal", ["tags", "expectation"])
+def test_a_confidence_with_tags_needs_them(tagged: Path, signal: str):
     card = json.loads((tagged / "card.json").read_text())
-    entry = {"weights": {"bias": 0.0, "tags": 1.0}}
+    entry = {"weights": {"bias": 0.0, signal: 1.0}}
     with renewed(tagged, "card.json"):
         (tagged / "card.json").write_text(json.dumps({**card, "confidence": {"msvd": entry}}))
     assert load(tagged).describer.confidence is not None
@@ -156,5 +157,6 @@ def test_damaged_tags_are_refused(tagged: Path):
 
 
 def test_new_tags_end_the_confidences_made_with_the_old_ones():
-    entries = {"a": {"weights": {"bias": 0.0, "tags": 1.0}}, "b": {"weights": {"bias": 0.0}}}
+    made_with = [{"weights": {"bias": 0.0, "tags": 1.0}}, {"weights": {"bias": 0.0, "expectation": 1.0}}]
+    entries = {"a": made_with[0], "b": {"weights": {"bias": 0.0}}, "c": made_with[1]}
     assert without_tags({"x": 1, "confidence": entries}) == {"x": 1, "confidence": {"b": entries["b"]}}

@@ -57,8 +57,8 @@ def made_up(num_good: int, num_bad: int, *, name: str = "", state: float = 1.0) 
 
 def test_a_fit_is_the_maximum_of_the_penalised_likelihood():
     generator = np.random.default_rng(0)
-    inputs = generator.standard_normal((300, 3))
-    good = generator.random(300) < 1 / (1 + np.exp(-(0.5 + inputs @ [1.0, -2.0, 0.0])))
+    inputs = generator.standard_normal((1500, 3))
+    good = generator.random(1500) < 1 / (1 + np.exp(-(0.5 + inputs @ [1.0, -2.0, 0.0])))
     weights = logistic_regression(inputs, good)
 
     def value(weights: np.ndarray) -> float:

@@ -14,9 +14,10 @@ from typing import Any
 from picknet.errors import PicknetError
 from picknet.model.sentences import Signals
 
-SIGNALS = ("likelihood", "entropy", "agreement", "familiarity", "tags")
-"""Those of `Signals`; familiarity is log(state / typical state). Only a model with tags has the last, which counts less
-where the state is short."""
+SIGNALS = ("likelihood", "entropy", "agreement", "familiarity", "tags", "expectation")
+"""Those of `Signals`; familiarity is log(state / typical state), and of the expectation, too, the logarithm counts. Only
+a model with tags has the last two; their agreement counts less where the state is short."""
+NEED_TAGS = frozenset({"tags", "expectation"})
 LOWEST = -100.0
 """Stands for -inf: the likelihood of no sentence, the familiarity of an empty state."""
 OWN_STYLE = "its own style"
@@ -40,6 +41,10 @@ class Confidence:
     tags_weight: float = 0.0
     """Of the agreement with the tags, beside log P / length^exponent, in the choice among the sentences that the search
     finds: the confidence is fitted on captions that are chosen so."""
+
+    @property
+    def needs_tags(self) -> bool:
+        return bool(self.tags_weight or NEED_TAGS & self.weights.keys())
 
     def of(self, signals: Signals) -> float:
         """The probability that a caption is good."""
@@ -97,14 +102,18 @@ class Confidence:
 def values(signals: Signals, *, typical_state: float) -> dict[str, float]:
     """The numbers that are weighted, by names of `SIGNALS`."""
     share = signals.state / typical_state
-    # Where little is seen, as in a black picture, what its features are like says little, too.
-    tags = {} if signals.tags is None else {"tags": signals.tags * min(share, 1.0) ** 2}
+    told = {}
+    if signals.tags is not None:
+        # Where little is seen, as in a black picture, what its features are like says little, too.
+        told["tags"] = signals.tags * min(share, 1.0) ** 2
+    if signals.expectation is not None:
+        told["expectation"] = _log(signals.expectation)
     return {
         "likelihood": max(signals.likelihood, LOWEST),
         "entropy": signals.entropy,
         "agreement": signals.agreement,
-        "familiarity": math.log(share) if share > 0 else LOWEST,
-        **tags,
+        "familiarity": _log(share),
+        **told,
     }
 
 
@@ -130,7 +139,7 @@ def without_tags(card: Mapping[str, Any]) -> dict[str, Any]:
     kept = {
         name or "own": one
         for name, one in entries(card).items()
-        if not isinstance(one, Mapping) or not (one.get("tags_weight") or "tags" in one.get("weights", ()))
+        if not isinstance(one, Mapping) or not (one.get("tags_weight") or NEED_TAGS & set(one.get("weights", ())))
     }
     return {**card, "confidence": kept}
 
@@ -138,6 +147,10 @@ def without_tags(card: Mapping[str, Any]) -> dict[str, Any]:
 def own_entry(stored: Collection[str | None], styles: Collection[str]) -> str | None:
     """The name of the model's own style among those of its card's entries: the one that is no other style."""
     return next((name for name in stored if name not in styles), None)
+
+
+def _log(number: float) -> float:
+    return math.log(number) if number > 0 else LOWEST
 
 
 def _finite(number: Any) -> float:

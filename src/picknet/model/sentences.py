@@ -54,6 +54,9 @@ class Signals:
     """The length of the encoder's state, |h|. What is unlike all training clips leaves it short: a title, a screen."""
     tags: float | None = None
     """How much its words are those to expect by the CNN's features, -1 to 1; None for a model without tags."""
+    expectation: float | None = None
+    """How much there is to expect at all: the length of what the tags expect. Features like those of clips that people
+    describe in many ways leave it short. None for a model without tags."""
 
 
 class Written(NamedTuple):
@@ -153,13 +156,15 @@ class SentenceWriter:
         told = [entropy for word, entropy in entropies if word not in EMPTY_WORDS]
         similar = [_overlap(caption, content_words(text)) for text in texts[1:]]
         tags = self._runtime.tags
+        expected = tags.expected(state.seen[0]) if tags else None
         return Signals(
             words=frozenset(words) - EMPTY_WORDS,
             likelihood=endings[0].log_probability / (len(words) + 1),
             entropy=sum(told) / max(len(told), 1),
             agreement=(1 + sum(similar)) / len(endings),
             state=float(np.linalg.norm(state.h)),
-            tags=tags.agreement(tags.expected(state.seen[0]), caption) if tags else None,
+            tags=tags.agreement(expected, caption) if tags and expected is not None else None,
+            expectation=float(np.linalg.norm(expected)) if expected is not None else None,
         )
 
     def _step(self, state: EncoderState) -> Step:

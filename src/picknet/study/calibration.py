@@ -31,8 +31,8 @@ MIN_OF_A_KIND = 10
 """A calibration needs this many good captions, and this many bad ones."""
 MIN_WORD_COUNT = 10
 """Captions that a word must be in to get a weight."""
-PENALTY = 3.0
-"""Of squared weights in the fit, for signals of variance 1 and for words: as if a few more clips contradicted it."""
+PENALTY = 10.0
+"""Of squared weights in the fit, for signals of variance 1 and for words: as if some more clips contradicted it."""
 NUM_FOLDS = 10
 NUM_BINS = 15
 SURE = 0.7
