@@ -37,11 +37,14 @@ def test_no_sentence_and_no_state_are_no_error():
     assert Confidence.from_dict(ENTRY).of(nothing) == pytest.approx(0.0)
 
 
-def test_agreement_with_tags_counts_less_where_little_is_seen_and_of_the_expectation_the_logarithm():
-    seen = values(replace(SIGNALS, tags=0.8, expectation=2.0), typical_state=3.0)
-    assert (seen["tags"], seen["expectation"]) == pytest.approx((0.8, math.log(2.0)))
-    dim = values(replace(SIGNALS, tags=0.8, expectation=0.0), typical_state=6.0)  # half of the usual state
-    assert (dim["tags"], dim["expectation"]) == pytest.approx((0.2, -100.0))
+def test_tags_count_less_where_little_is_seen():
+    told = replace(SIGNALS, tags=0.8, expectation=2.0)
+    usual = values(told, typical_state=3.0)
+    assert (usual["tags"], usual["expectation"]) == pytest.approx((0.8, math.log(2.0)))
+    assert values(told, typical_state=1.0) | {"familiarity": 0.0} == usual  # a long state adds nothing
+    dim = values(told, typical_state=6.0)  # half of the usual state
+    assert (dim["tags"], dim["expectation"]) == pytest.approx((0.2, 0.0))
+    assert values(replace(told, expectation=0.0), typical_state=3.0)["expectation"] == -100.0
 
 
 def test_what_is_written_into_a_card_is_read_again():

@@ -76,6 +76,15 @@ def test_without_signals_that_differ_the_fit_is_the_share_of_good_captions():
     assert confidence.weights == dict.fromkeys(SIGNALS, 0.0)
 
 
+def test_a_short_state_never_speaks_for_a_caption():
+    # Good captions where the state is short: the signal is left out. Where it is long: it counts.
+    states = np.repeat([-0.5, 0.5], 50)
+    for good, kept in ((states < 0, False), (states > 0, True)):
+        confidence = fit([told(familiarity=state) for state in states], [frozenset()] * 100, good)
+        assert ("familiarity" in confidence.weights) == kept
+        assert confidence.at(told(familiarity=-3.0), ()) <= 0.5
+
+
 def test_perfectly_separated_captions_do_not_give_a_confidence_of_0_and_1():
     many = [told(likelihood=-0.5)] * 10 + [told(likelihood=-1.5)] * 10
     confidence = fit(many, [frozenset()] * 20, np.repeat([True, False], 10))

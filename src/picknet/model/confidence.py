@@ -15,8 +15,8 @@ from picknet.errors import PicknetError
 from picknet.model.sentences import Signals
 
 SIGNALS = ("likelihood", "entropy", "agreement", "familiarity", "tags", "expectation")
-"""Those of `Signals`; familiarity is log(state / typical state), and of the expectation, too, the logarithm counts. Only
-a model with tags has the last two; their agreement counts less where the state is short."""
+"""Those of `Signals`; familiarity is log(state / typical state), and the expectation counts by its logarithm, too. Only
+a model with tags has the last two, which count less where the state is short."""
 NEED_TAGS = frozenset({"tags", "expectation"})
 LOWEST = -100.0
 """Stands for -inf: the likelihood of no sentence, the familiarity of an empty state."""
@@ -103,11 +103,11 @@ def values(signals: Signals, *, typical_state: float) -> dict[str, float]:
     """The numbers that are weighted, by names of `SIGNALS`."""
     share = signals.state / typical_state
     told = {}
+    # Where little is seen, as in a black picture, what its features are like says little, too.
     if signals.tags is not None:
-        # Where little is seen, as in a black picture, what its features are like says little, too.
         told["tags"] = signals.tags * min(share, 1.0) ** 2
     if signals.expectation is not None:
-        told["expectation"] = _log(signals.expectation)
+        told["expectation"] = _log(signals.expectation * min(share, 1.0))
     return {
         "likelihood": max(signals.likelihood, LOWEST),
         "entropy": signals.entropy,

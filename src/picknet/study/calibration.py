@@ -189,10 +189,27 @@ def _typical_state(samples: Sequence[Sample]) -> float:
 def fit(
     told: Sequence[Mapping[str, float]], words: Sequence[frozenset[str]], good: Array, *, typical_state: float = 1.0
 ) -> Confidence:
-    """Maximise the penalised likelihood. told: the `values` of n captions; words: of each; good: (n,) bool"""
+    """Maximise the penalised likelihood. told: the `values` of n captions; words: of each; good: (n,) bool
+
+    A short state must not speak for a caption, though it may by chance on clips that all have long ones: titles and
+    black frames leave it short. A fit that says so is made again without that signal.
+    """
+    names = [name for name in SIGNALS if all(name in one for one in told)]  # not every model has tags
+    fitted = _fit(names, told, words, good, typical_state)
+    if fitted.weights.get("familiarity", 0.0) < 0:
+        fitted = _fit([name for name in names if name != "familiarity"], told, words, good, typical_state)
+    return fitted
+
+
+def _fit(
+    names: Sequence[str],
+    told: Sequence[Mapping[str, float]],
+    words: Sequence[frozenset[str]],
+    good: Array,
+    typical_state: float,
+) -> Confidence:
     counts = Counter(word for of_one in words for word in of_one)
     known = sorted(word for word, count in counts.items() if count >= MIN_WORD_COUNT)
-    names = [name for name in SIGNALS if all(name in one for one in told)]  # not every model has tags
     signals = np.array([[one[name] for name in names] for one in told])
     mean, scale = signals.mean(axis=0), signals.std(axis=0)
     scale[scale < 1e-9] = 1.0  # a signal that is always the same
