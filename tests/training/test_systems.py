@@ -392,6 +392,7 @@ def test_densecap_learns_words_of_videos_and_the_sequence_that_shows_a_caption_t
 @pytest.mark.parametrize("system", ["p-rnn", "hrne"])
 def test_the_graphs_of_a_system_compute_what_the_network_does(system, tmp_path):
     """Its two graphs alone: to export the CNN with each takes long."""
+    import onnx
     from safetensors.torch import save_file
 
     from picknet.model.graphs import _core, _read
@@ -414,7 +415,9 @@ def test_the_graphs_of_a_system_compute_what_the_network_does(system, tmp_path):
     compiled = {}
     for name, graph in {"encoder": export._EncoderGraph(network), "decoder": export._DecoderGraph(network)}.items():
         path = tmp_path / f"{name}.onnx"
-        export._export_graph(graph.eval(), {key: inputs[key] for key in graph.inputs}, path, weights, shared)
+        model = export._traced(graph.eval(), {key: inputs[key] for key in graph.inputs})
+        export._point_into(model, weights, shared)
+        onnx.save(model, path)
         compiled[name] = _core().compile_model(_read(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
     def run(name, **given):

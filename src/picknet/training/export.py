@@ -254,6 +254,8 @@ class _DecoderGraph(_Graph):
 
 
 def _export_graphs(network: Network, config: ModelConfig, folder: Path) -> None:
+    import onnx
+
     device = next(network.parameters()).device
     training = network.training
     network = network.cpu().eval()
@@ -291,15 +293,36 @@ def _export_graphs(network: Network, config: ModelConfig, folder: Path) -> None:
         example = {key: inputs[key] for key in graph.inputs}
         if name == "policy":
             example |= {"state": torch.zeros(2, STATE_SIZE)} if "state" in example else {}
-        _export_graph(graph.eval(), example, folder / f"{name}.onnx", folder / weights_of(name), _shared(network))
+        if name == "cnn":
+            model = _traced_cnn(graph.eval(), example, (config.cnn, config.image_size, config.grid))
+        else:
+            model = _traced(graph.eval(), example)
+        _point_into(model, folder / weights_of(name), _shared(network))
+        with written_whole(folder / f"{name}.onnx") as temporary:
+            onnx.save(model, temporary)
     network.to(device).train(training)
 
 
-def _export_graph(
-    graph: _Graph, example: dict[str, Tensor], path: Path, weights: Path, shared: Mapping[str, str]
-) -> None:
-    """shared: other names of weights -> the name that they are stored by."""
+_cnns: dict[tuple[str, int, int], bytes] = {}
+"""Traced CNNs without their weights, by all that they depend on: model.cnn, image_size and grid."""
+
+
+def _traced_cnn(graph: _Graph, example: dict[str, Tensor], key: tuple[str, int, int]) -> Any:
+    """As `_traced`. Tracing a CNN takes longest, and many runs of one process have the same."""
     import onnx
+
+    if key not in _cnns:
+        model = _traced(graph, example)
+        weights = graph.state_dict()
+        for initializer in model.graph.initializer:
+            if initializer.name in weights:
+                initializer.ClearField("raw_data")
+        _cnns[key] = model.SerializeToString()
+    return onnx.load_from_string(_cnns[key])
+
+
+def _traced(graph: _Graph, example: dict[str, Tensor]) -> Any:
+    """The ONNX model of a graph, which still has its weights."""
     from onnxscript.optimizer import fold_constants, remove_unused_nodes
 
     batch, cells = torch.export.Dim("n", min=1), torch.export.Dim("cells", min=1)
@@ -321,16 +344,17 @@ def _export_graph(
     model = program.model_proto  # type: ignore[union-attr]
     graph.complete(model)
     remove_unused_nodes(model)
-    _point_into(model, weights, shared)
     for node in model.graph.node:
         node.ClearField("metadata_props")  # the exporter's stack traces: large and unused
         node.ClearField("doc_string")
-    with written_whole(path) as temporary:
-        onnx.save(model, temporary)
+    return model
 
 
 def _point_into(model: Any, weights: Path, shared: Mapping[str, str]) -> None:
-    """Replace the weights of an ONNX model by references into a safetensors file; 16-bit weights are cast to 32."""
+    """Replace the weights of an ONNX model by references into a safetensors file; 16-bit weights are cast to 32.
+
+    shared: other names of weights -> the name that they are stored by.
+    """
     import onnx
 
     spans = tensor_spans(weights)
