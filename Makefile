@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo test fuzz faults bench site dist clean
+.PHONY: demo test types tests fuzz faults bench site dist clean
 
 demo: .venv/base
 	$(BIN)/picknet caption samples/*.mp4 --sheet demo
@@ -12,8 +12,13 @@ demo: .venv/base
 
 test: .venv/dev
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory --jobs 2 types tests  # the types need one core for most of a minute
+
+types:
+	$(BIN)/mypy
+
+tests:
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 # Cases of a seed are always the same: `make fuzz SEED=3 CASES=2000 DURATION=600`.

@@ -432,7 +432,7 @@ def test_calibrate_prints_how_good_the_confidence_is_and_stores_it_in_the_card(
         "AUC                 1.000 (1.000 … 1.000)",
     ]
     assert lines[-3:] == ["missing 1 clip:", "  gone: no video named gone", f"written to {model}/card.json"]
-    assert re.fullmatch(r"0\.\d\d +1\.00      2  #{37}\|##", lines[-4])
+    assert re.fullmatch(r"0\.\d\d +1\.00      2  #{33}\|#{6}", lines[-4])
     kept = json.loads((model / "card.json").read_text())
     assert kept["trained_on"] == "nothing"
     facts = kept["confidence"]["folder"]
