@@ -136,7 +136,7 @@ def test_a_server_that_gives_no_frame_is_given_up_in_one_line(server, case: str)
     start = time.monotonic()
     with pytest.raises((UnreachableSource, UnreadableVideo), match=rf"^{address}: ({REFUSED[case][1]})") as raised:
         list(Live(address, timeout=TIMEOUT, retries=0))
-    assert time.monotonic() - start < TIMEOUT + 3.0  # a list of 100,000 lines takes a busy machine two seconds to read
+    assert time.monotonic() - start < TIMEOUT + 1.5
     assert "\n" not in str(raised.value)
 
 
