@@ -155,16 +155,17 @@ class SentenceWriter:
         entropies = zip(words, endings[0].entropies(), strict=False)
         told = [entropy for word, entropy in entropies if word not in EMPTY_WORDS]
         similar = [_overlap(caption, content_words(text)) for text in texts[1:]]
-        tags = self._runtime.tags
-        expected = tags.expected(state.seen[0]) if tags else None
+        by_tags: dict[str, float] = {}
+        if tags := self._runtime.tags:
+            expected = tags.expected(state.seen[0])
+            by_tags = {"tags": tags.agreement(expected, caption), "expectation": float(np.linalg.norm(expected))}
         return Signals(
             words=frozenset(words) - EMPTY_WORDS,
             likelihood=endings[0].log_probability / (len(words) + 1),
             entropy=sum(told) / max(len(told), 1),
             agreement=(1 + sum(similar)) / len(endings),
             state=float(np.linalg.norm(state.h)),
-            tags=tags.agreement(expected, caption) if tags and expected is not None else None,
-            expectation=float(np.linalg.norm(expected)) if expected is not None else None,
+            **by_tags,
         )
 
     def _step(self, state: EncoderState) -> Step:
