@@ -34,14 +34,44 @@ ATTENDING = [
 ]  # fmt: skip
 
 
+class TracedCNNs(dict[tuple[str, int, int], bytes]):
+    """The exporter's traced CNNs as files, which all processes of a test run share."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(exist_ok=True)
+
+    def __contains__(self, key: object) -> bool:
+        return self._path(key).exists()
+
+    def __getitem__(self, key: tuple[str, int, int]) -> bytes:
+        return self._path(key).read_bytes()
+
+    def __setitem__(self, key: tuple[str, int, int], model: bytes) -> None:
+        temporary = self._path((*key, os.getpid()))
+        temporary.write_bytes(model)
+        temporary.replace(self._path(key))
+
+    def _path(self, key: object) -> Path:
+        return self._folder / f"{key}.onnx"
+
+
 @pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def traced_cnns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of an export, tracing the CNN takes longest: it happens once in a test run for each that is asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("picknet.training.export._cnns", TracedCNNs(shared(tmp_path_factory) / "cnns"))
+        yield
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory, traced_cnns: None) -> Path:
     """A small untrained model, written by the exporter. Tests read it; one that changes it works on a copy."""
     return exported_once(tmp_path_factory, "tiny", ())
 
 
 @pytest.fixture(scope="session")
-def attending_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def attending_folder(tmp_path_factory: pytest.TempPathFactory, traced_cnns: None) -> Path:
     """The same with all that is beyond the paper: cells, attention, tied words, a policy with a memory that has
     learned, and a second style of captions."""
     return exported_once(tmp_path_factory, "attending", ATTENDING)
@@ -49,12 +79,16 @@ def attending_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def exported_once(tmp_path_factory: pytest.TempPathFactory, name: str, settings: Sequence[str]) -> Path:
     """Exporting takes half a minute, so all processes of a test run share the folder."""
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder = shared / "models" / name
+    folder = shared(tmp_path_factory) / "models" / name
     folder.parent.mkdir(exist_ok=True)
     with FileLock(f"{folder}.lock"):
         return folder if folder.exists() else exported(folder, settings)
+
+
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all processes of a test run."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 def exported(folder: Path, settings: Sequence[str]) -> Path:

@@ -25,7 +25,7 @@ SMALL = ModelConfig(
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory):
+def small(tmp_path_factory, traced_cnns):
     torch.manual_seed(3)
     vocabulary = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", "a", "man", "cat"))
     config = Config(model=SMALL)

@@ -37,7 +37,7 @@ min_count = 1
 max_words = 6
 [model]
 cnn = "efficientnet_lite0"
-image_size = 32
+image_size = 64
 embedding_size = 8
 state_size = 8
 picker_hidden = 6
@@ -69,7 +69,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=POLICIES, ids=lambda policy: "-".join(policy))
-def run(request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(
+    request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory, traced_cnns: None
+) -> Path:
     """A run of all three stages."""
     kind, picker = request.param
     out = tmp_path_factory.mktemp("runs") / kind
