@@ -37,7 +37,7 @@ min_count = 1
 max_words = 6
 [model]
 cnn = "efficientnet_lite0"
-image_size = 64
+image_size = 64  # as other small models of the tests: they share a traced CNN
 embedding_size = 8
 state_size = 8
 picker_hidden = 6
