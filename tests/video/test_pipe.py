@@ -71,19 +71,20 @@ def test_what_can_be_read_front_to_back_is_not_copied(tmp_path: Path, name: str)
 
 def test_a_copy_that_takes_longer_than_the_timeout_is_waited_for(tmp_path: Path) -> None:
     content = clips.write_clip(tmp_path / "clip.mp4").read_bytes()
+    piece = len(content) // 12
     reader, writer = os.pipe()
     go_on = threading.Event()
 
     def write() -> None:
         with open(writer, "wb", buffering=0) as file:
-            for start in range(0, len(content), 1000):
-                file.write(content[start : start + 1000])
+            for start in range(0, len(content), piece):
+                file.write(content[start : start + piece])
                 go_on.wait(0.15)
 
     threading.Thread(target=write, daemon=True).start()
     with open(reader, "rb", buffering=0) as pipe:
-        assert len(content) > 4000
-        assert numbers(Live(pipe, fps=5, timeout=0.5, note=lambda _: None))[:3] == [0, 5, 10]
+        # After the copy, the first frame has that long to be decoded, on a busy machine, too.
+        assert numbers(Live(pipe, fps=5, timeout=1.5, note=lambda _: None))[:3] == [0, 5, 10]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
