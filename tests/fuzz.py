@@ -322,12 +322,15 @@ def compare_frames(path: Path, rng: Random) -> str:
         num_frames = video.num_samples(sys.maxsize)
     damage = Damage()
     with contextlib.closing(Pass(content_of(path, timeout=0), damage, threads=1)) as everything:
-        pictures = [(picture.pts, _digest(picture)) for picture, _ in everything.timed_pictures()]
+
+        def decoded() -> list[tuple[int | None, bytes]]:
+            return [(picture.pts, _digest(picture)) for picture, _ in everything.timed_pictures()]
+
+        pictures = decoded()
         guesses_times = everything.guesses_times
         # Where a packet lacks data, FFmpeg's VP8 decoder shows what earlier pictures left there, and says nothing.
-        if everything.stream.codec_context.name == "vp8" and everything.rewind():
-            again = [(picture.pts, _digest(picture)) for picture, _ in everything.timed_pictures()]
-            damage.undecodable = damage.undecodable or ("not the same twice" if again != pictures else None)
+        if everything.stream.codec_context.name == "vp8" and everything.rewind() and decoded() != pictures:
+            damage.undecodable = "its pictures are others when they are decoded again"
     if str(damage):
         return "frames of a damaged video"
     times = [pts for pts, _ in pictures]
