@@ -104,6 +104,8 @@ class ModelConfig:
     """Pick probability before training; 0.5 is what the default initialisation of the difference policy gives."""
     dropout: float = 0.5
     """Dropout at the inputs and outputs of encoder and decoder."""
+    left_out: int = 0
+    """Number of rare words that `picknet export --min-share` has left out. Training begins without this."""
 
     @property
     def attends(self) -> bool:
@@ -236,6 +238,7 @@ class Config:
             ("length_exponent", self.length_exponent, 0, 10),
             ("model.initial_pick_probability", self.model.initial_pick_probability, 0.01, 0.99),
             ("model.dropout", self.model.dropout, 0, 0.99),
+            ("model.left_out", self.model.left_out, 0, 10**9),
             ("reward.min_picks", self.reward.min_picks, 1, self.video.num_frames),
             ("reward.max_picks_floor", self.reward.max_picks_floor, self.reward.min_picks, 10_000),
             ("reward.max_picks_share", self.reward.max_picks_share, 0, 1),

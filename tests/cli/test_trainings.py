@@ -148,7 +148,10 @@ def test_the_progress_bar_shows_time_left_and_all_figures_in_80_columns(
 
 
 def test_export_adds_facts_to_the_card(picknet: Picknet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def export_run(run: Path, out: Path, *, facts: dict[str, Any]) -> None:
+    passed: dict[str, Any] = {}
+
+    def export_run(run: Path, out: Path, *, facts: dict[str, Any], **rest: Any) -> None:
+        passed.update(rest)
         out.mkdir()
         (out / "card.json").write_text(json.dumps({"stages": {}, "licence": "unknown"} | facts))
 
@@ -158,6 +161,28 @@ def test_export_adds_facts_to_the_card(picknet: Picknet, tmp_path: Path, monkeyp
     code, printed, _ = picknet("export", "RUN", out, "--card", tmp_path / "facts.json")
     assert (code, printed) == (0, f"{out}\n")
     assert json.loads((out / "card.json").read_text()) == {"stages": {}, "licence": "Apache-2.0"}
+    assert passed == {"data": (), "min_share": 0.0}
+    options = ["--min-share", "0.001", "--data", f"coco={tmp_path}", "--data", f"msvd={tmp_path}"]
+    assert picknet("export", "RUN", tmp_path / "short", *options)[0] == 0
+    assert passed == {"data": (DataFolder("coco", tmp_path), DataFolder("msvd", tmp_path)), "min_share": 0.001}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--min-share", "0.1"], "--min-share and --data belong together"),
+        (["--data", "folder=."], "--min-share and --data belong together"),
+        (["--min-share", "1.5", "--data", "folder=."], "--min-share 1.5: a share of captions between 0 and 1"),
+        (["--min-share", "nan", "--data", "folder=."], "--min-share nan: a share of captions between 0 and 1"),
+        (["--min-share", "0.1", "--data", "here"], "here: which data set? Name it"),
+        ([], "run: not a run folder with a checkpoint, and not a model folder"),
+    ],
+)
+def test_exports_that_are_not_possible(picknet: Picknet, tmp_path: Path, options: list[str], message: str) -> None:
+    code, out, err = picknet("export", tmp_path / "run", tmp_path / "out", *options)
+    assert (code != 0, out) == (True, "")
+    assert message in err
+    assert not (tmp_path / "out").exists()
 
 
 def test_report_writes_its_page_and_prints_its_path(picknet: Picknet, tmp_path: Path) -> None:

@@ -169,19 +169,39 @@ class _TrainingDisplay(TrainingProgress):
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(help="A run folder, or a model folder.")],
     out: Annotated[Path, typer.Argument(help="The model folder to write.")],
     card: Annotated[
         Path | None, typer.Option(help="JSON object of more facts for people (licence, scores), added to card.json.")
     ] = None,
+    min_share: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Leave out words that a smaller share of captions has, such as 0.00025."),
+    ] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=DIR", help="A data folder for --min-share. Can be repeated.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write the best model of a run as a model folder."""
+    """Write the best model of a run as a model folder.
+
+    \b
+    Examples:
+      picknet export runs/msvd models/mine --card facts.json
+      picknet export runs/msvd models/short --min-share 0.00025 --data msvd=msvd/ --data msrvtt=msrvtt/
+    """
+    from picknet.data.split import data_folders
+
     facts = _read_card(card) if card else {}
+    if min_share is not None and not 0 < min_share < 1:
+        raise BadUsage(f"--min-share {min_share:g}: a share of captions between 0 and 1 is possible, such as 0.00025")
+    if (min_share is None) != (not data):
+        raise BadUsage("--min-share and --data belong together: words are counted in the captions of data folders")
+    folders = data_folders(data or (), None)
     with _train_extra():
         from picknet.training import recipe
 
-        recipe.export_run(run, out, facts=facts)
+        recipe.export_run(run, out, facts=facts, data=folders, min_share=min_share or 0.0)
     print(out)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from picknet.text import BOS, EOS, NEVER_WRITTEN
+from picknet.text import BOS, EOS, NEVER_WRITTEN, PAD
 
 Array = NDArray[Any]
 Step = Callable[[Array, Array], tuple[Array, Array]]
@@ -36,10 +36,13 @@ class Ending:
         """Log-probability over length ** exponent, by which sentences are ranked; <eos> counts as a word."""
         return float(self.log_probability / (len(self.words) + 1) ** length_exponent)
 
-    def entropies(self) -> list[float]:
-        """How open each word and <eos> were: the entropy of the decoder's probabilities there, in nats."""
+    def entropies(self, *, left_out: int = 0) -> list[float]:
+        """How open each word and <eos> were: the entropy of the decoder's probabilities there, in nats.
+
+        left_out: number of words that share the probability of <pad>.
+        """
         # Computed for the sentence that is asked for: the exponentials of a whole beam take a fifth of the search.
-        return [_entropy(choice) for choice in self.choices]
+        return [_entropy(choice, left_out) for choice in self.choices]
 
 
 def beam_search(
@@ -151,11 +154,14 @@ def _ending(sentence: Array, total: float, choices: Sequence[Array] = ()) -> End
     return Ending(sentence[1:-1].tolist(), float(total), choices)
 
 
-def _entropy(log_probabilities: Array) -> float:
+def _entropy(log_probabilities: Array, left_out: int) -> float:
     """log_probabilities: (V,) -> nats"""
     finite = np.maximum(log_probabilities, LOWEST)  # 0 · log 0 is 0
+    probabilities = np.exp(finite)
+    # Words that are left out are about equally improbable.
+    within = probabilities[PAD] * math.log(left_out) if left_out else 0.0
     # Not as a product of vectors: BLAS would share it among threads, which then spin on the cores that decode.
-    return float(-(np.exp(finite) * finite).sum())
+    return float(within - (probabilities * finite).sum())
 
 
 def _longer(totals: Array, log_probabilities: Array, never_written: Sequence[int], *, must_end: bool) -> Array:

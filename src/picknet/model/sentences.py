@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from picknet.model.runtime import EncoderState, Runtime
-from picknet.model.search import Ending, Step, all_endings, beam_search, greedy
+from picknet.model.search import Array, Ending, Step, all_endings, beam_search, greedy
 
 EMPTY_WORDS = frozenset(
     word
@@ -79,8 +79,10 @@ class SentenceWriter:
 
     def write(self, state: EncoderState, *, beam: int, count: int = 1) -> Written:
         """`candidates`, and what the search tells about the caption."""
-        endings = self._search(state, beam=beam)
-        return Written(self._with_others(state, endings, beam=beam, count=count), self._signals(endings, state))
+        expected = self._expected(state)
+        endings = self._search(state, expected, beam=beam)
+        sentences = self._with_others(state, endings, beam=beam, count=count)
+        return Written(sentences, self._signals(endings, state, expected))
 
     def candidates(self, state: EncoderState, *, beam: int, count: int = 1) -> tuple[Sentence, ...]:
         """At most `count` sentences for one video's memory (1, state): the caption, then others.
@@ -91,7 +93,8 @@ class SentenceWriter:
         probability, and each has a word that none before it has; empty words and endings of words do not count.
         Sentences that are likelier than the best by log P / length^exponent are left out: they are shorter.
         """
-        return self._with_others(state, self._search(state, beam=beam), beam=beam, count=count)
+        endings = self._search(state, self._expected(state), beam=beam)
+        return self._with_others(state, endings, beam=beam, count=count)
 
     def greedy(self, state: EncoderState) -> list[Sentence]:
         """The greedy sentence for each of n videos' memories (n, state), several times as fast as one by one."""
@@ -104,7 +107,11 @@ class SentenceWriter:
         )
         return [self._sentence(ending) for ending in endings]
 
-    def _search(self, state: EncoderState, *, beam: int) -> list[Ending]:
+    def _expected(self, state: EncoderState) -> Array | None:
+        """What the tags expect; None for a model without tags."""
+        return self._runtime.tags.expected(state.seen[0]) if self._runtime.tags else None
+
+    def _search(self, state: EncoderState, expected: Array | None, *, beam: int) -> list[Ending]:
         """What a beam search finds for one video's memory, the best first."""
         endings = beam_search(
             self._step(state),
@@ -115,9 +122,8 @@ class SentenceWriter:
             begin=self._first_word,
             never_written=self._never_written,
         )
-        if not (tags := self._runtime.tags) or not self.tags_weight or len(endings) == 1:
+        if not (tags := self._runtime.tags) or expected is None or not self.tags_weight or len(endings) == 1:
             return endings
-        expected = tags.expected(state.seen[0])
 
         def score(ending: Ending) -> float:
             agreement = tags.agreement(expected, content_words(self._sentence(ending).text))
@@ -149,15 +155,14 @@ class SentenceWriter:
                 used |= new
         return tuple(sentences)
 
-    def _signals(self, endings: Sequence[Ending], state: EncoderState) -> Signals:
+    def _signals(self, endings: Sequence[Ending], state: EncoderState, expected: Array | None) -> Signals:
         texts = [self._runtime.vocabulary.decode(ending.words) for ending in endings]
         words, caption = texts[0].split(), content_words(texts[0])
-        entropies = zip(words, endings[0].entropies(), strict=False)
+        entropies = zip(words, endings[0].entropies(left_out=self._config.model.left_out), strict=False)
         told = [entropy for word, entropy in entropies if word not in EMPTY_WORDS]
         similar = [_overlap(caption, content_words(text)) for text in texts[1:]]
         by_tags: dict[str, float] = {}
-        if tags := self._runtime.tags:
-            expected = tags.expected(state.seen[0])
+        if (tags := self._runtime.tags) and expected is not None:
             by_tags = {"tags": tags.agreement(expected, caption), "expectation": float(np.linalg.norm(expected))}
         return Signals(
             words=frozenset(words) - EMPTY_WORDS,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from picknet.config import SYSTEMS_WITHOUT_GRAPHS, Config, ModelConfig, load_config, to_toml
 from picknet.files import UnwritableFile, remove_abandoned, temporary_folder, write_text, written_whole
 from picknet.model.card import write_card
-from picknet.model.folder import PARTS, POLICY_WEIGHTS, WEIGHTS, BadModel, check_listed, tensor_spans, weights_of
+from picknet.model.folder import PARTS, POLICY_WEIGHTS, TAGS, WEIGHTS, BadModel, check_listed, tensor_spans, weights_of
 from picknet.model.manifest import write_manifest
 from picknet.picking.learned import CODE_SIZE, NUM_PICKED, NUM_RECENT, OUTLINE_SIZE, STATE_SIZE
 from picknet.text import Vocabulary
@@ -30,13 +30,19 @@ from picknet.video.frame import glance_shape
 
 
 def export(
-    network: Network, vocabulary: Vocabulary, config: Config, folder: str | Path, *, card: dict[str, Any] | None = None
+    network: Network,
+    vocabulary: Vocabulary,
+    config: Config,
+    folder: str | Path,
+    *,
+    card: dict[str, Any] | None = None,
+    tags: bytes | None = None,
 ) -> None:
     """Write a model folder, completely or not at all. An existing model folder is replaced.
 
     Some systems have no graphs: their model can be trained further and judged, but captions no videos.
 
-    card: facts for people, such as training data and scores.
+    card: facts for people, such as training data and scores. tags: the file of `Tags`, if it has any.
     """
     from safetensors.torch import save
 
@@ -59,7 +65,9 @@ def export(
         write_card(building, card or {}, config, vocabulary)
         if config.model.system not in SYSTEMS_WITHOUT_GRAPHS:
             _export_graphs(network, config.model, building)
-        write_manifest(building, PARTS)
+        if tags is not None:
+            (building / TAGS).write_bytes(tags)
+        write_manifest(building, (*PARTS, TAGS))
         building.chmod(0o755)
         _replace(target, building)
     except OSError as error:

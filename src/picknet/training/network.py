@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from picknet.config import ModelConfig
-from picknet.text import NEVER_WRITTEN
+from picknet.text import NEVER_WRITTEN, PAD
 from picknet.training.cnn import CNN
 from picknet.training.policies import PickNet, RatePickNet
 from picknet.training.systems import build
@@ -157,6 +157,7 @@ class Decoder(Writer):
             nn.init.normal_(self.embed.weight, std=0.06)  # N(0, 1) would give far too large logits
         else:
             self.output = nn.Linear(self.size, num_words, bias=False)  # W_p
+        self.left_out = nn.Linear(self.word_rows.shape[1], 1) if config.left_out else None  # see shortlist.py
         self.dropout = nn.Dropout(config.dropout)
         _initialise(self.from_word.weight, self.gates_from_state.weight, self.from_state.weight, size=self.size)
         _initialise(self.from_video.weight, size=self.size)
@@ -166,7 +167,11 @@ class Decoder(Writer):
         """words: (batch,), v: (batch, S), keys, values: (batch or 1, cells, E), p_{t-1}: (batch, S)
         -> log-probabilities: (batch, words), p_t: (batch, S)"""
         state = self._cell(self.from_word(self.embed(words)) + self.from_video(video), state)
-        return self._logits(state[:, None], keys, values)[:, 0].log_softmax(-1), state
+        said = self._said(state[:, None], keys, values)[:, 0]
+        logits = nn.functional.linear(said, self.word_rows)
+        if self.left_out is not None:  # <pad>, the first word, stands for all words that were left out
+            logits = torch.cat([self.left_out(said), logits[:, PAD + 1 :]], dim=1)
+        return logits.log_softmax(-1), state
 
     def forward(
         self,
@@ -181,6 +186,27 @@ class Decoder(Writer):
         Scheduled sampling: if feed_back[t], the input of step t is not the true word, but the likeliest word after step
         t - 1 that is not in `never_written`. With a tensor, of bools, the likeliest words are computed in every step.
         """
+        states, cells = self._states(memory, words, feed_back, never_written)
+        return self._logits(states, *cells)
+
+    def said(self, memory: Memory, words: Tensor) -> Tensor:
+        """words from <bos> on: (batch, length) -> what `word_rows` are multiplied with: (batch, length, row)"""
+        states, cells = self._states(memory, words)
+        return self._said(states, *cells)
+
+    @property
+    def word_rows(self) -> Tensor:
+        """(words, row): a word's logit is the product of its row and `said`."""
+        return self.embed.weight if self.tied else self.output.weight
+
+    def _states(
+        self,
+        memory: Memory,
+        words: Tensor,
+        feed_back: Sequence[bool] | Tensor = (),
+        never_written: Sequence[int] = NEVER_WRITTEN,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """As `forward` -> the states p: (batch, length, S), and what is attended to"""
         video, *cells = memory
         context = self.from_video(video)
         inputs = self.from_word(self.dropout(self.embed(words))) + context[:, None]
@@ -195,7 +221,7 @@ class Decoder(Writer):
                 given = torch.where(feed_back[t], own, given) if isinstance(feed_back, Tensor) else own
             state = self._cell(given, state)
             states.append(state)
-        return self._logits(torch.stack(states, dim=1), *cells)
+        return torch.stack(states, dim=1), cells
 
     def begin_writing(self, memory: Memory) -> tuple[Tensor, tuple[Tensor, ...]]:
         video, *cells = memory
@@ -208,10 +234,15 @@ class Decoder(Writer):
 
     def _logits(self, states: Tensor, keys: Tensor, values: Tensor, present: Tensor | None = None) -> Tensor:
         """states p: (batch, length, S) -> (batch, length, words)"""
+        return nn.functional.linear(self._said(states, keys, values, present), self.word_rows)
+
+    def _said(self, states: Tensor, keys: Tensor, values: Tensor, present: Tensor | None = None) -> Tensor:
+        """states p: (batch, length, S) -> (batch, length, row)"""
         if self.attention is not None:
             states = self.attention(states, keys, values, present)
-        logits: Tensor = self.output(self.dropout(states))
-        return nn.functional.linear(logits, self.embed.weight) if self.tied else logits
+        states = self.dropout(states)
+        said: Tensor = self.output(states) if self.tied else states
+        return said
 
     def _cell(self, inputs: Tensor, state: Tensor) -> Tensor:
         gate_inputs, p_input = inputs.split_with_sizes([2 * self.size, self.size], dim=-1)

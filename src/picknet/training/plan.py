@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -56,10 +56,15 @@ def make_plan(
     start_folder = None if start is None else find_model(start)[1]
     found = _find_config(config, settings, start=start_folder, run=out if resume else None)
     fine_tunes = start is not None and config is None
+    chosen = _find_stages(stages, found, fine_tunes=fine_tunes)
+    # A captioner that is trained further learns probabilities of the words it knows; one that is not stays as it is.
+    left_out = 0
+    if start_folder and chosen == ("reinforcement",):
+        left_out = load_config(start_folder / "config.toml").model.left_out
     plan = TrainingPlan(
-        config=found,
+        config=replace(found, model=replace(found.model, left_out=left_out)),
         data=_find_data(data),
-        stages=_find_stages(stages, found, fine_tunes=fine_tunes),
+        stages=chosen,
         start=start_folder,
         fold=Fold.parse(fold) if isinstance(fold, str) else fold,
         judges=tuple(os.fspath(judge) for judge in judges),

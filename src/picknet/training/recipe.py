@@ -14,7 +14,7 @@ import torch
 from picknet.config import STAGES, BadConfig, Config, load_config
 from picknet.data.split import DataFolder, Split, load_split
 from picknet.files import write_text
-from picknet.model.folder import DEFAULT_MODEL, SHIPPED
+from picknet.model.folder import DEFAULT_MODEL, SHIPPED, TAGS, ModelFolder
 from picknet.text import BOS, Vocabulary
 from picknet.training.batches import Data, prepare
 from picknet.training.export import export, load_network, round_to_half
@@ -25,6 +25,7 @@ from picknet.training.network import Network
 from picknet.training.plan import DataSource, TrainingPlan, make_plan
 from picknet.training.progress import TrainingProgress
 from picknet.training.runs import BadRun, Run, card, claim, load_best
+from picknet.training.shortlist import shortened
 from picknet.training.stages import adaptation, reinforcement, supervision
 from picknet.training.teachers import Captions, english_words, teachers
 
@@ -125,15 +126,35 @@ def train(
 
 
 def export_run(
-    run: str | os.PathLike[str], out: str | os.PathLike[str], *, facts: Mapping[str, Any] | None = None
+    run: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    facts: Mapping[str, Any] | None = None,
+    data: Sequence[DataFolder] = (),
+    min_share: float = 0.0,
 ) -> None:
-    """Write the best model of a run as a model folder, also if the run has not finished.
+    """Write the best model of a run as a model folder, also if the run has not finished; or a model once more.
 
     facts: added to the model's card.
+    data, min_share: leave out words that are rarer than this in the captions of each of the data folders; see
+        `shortlist.py`.
     """
     folder = Path(run)
+    network, vocabulary, config, known, tags = _exported(folder)
+    if min_share:
+        splits = [load_split(part.folder, dataset=part.dataset, split="train") for part in data]
+        network, vocabulary, config = shortened(network, vocabulary, config, splits, min_share=min_share)
+    export(network, vocabulary, config, Path(out), card=known | dict(facts or {}), tags=tags)
+
+
+def _exported(folder: Path) -> tuple[Network, Vocabulary, Config, dict[str, Any], bytes | None]:
+    """The model of a run folder or a model folder, its card, and its tags if it has any."""
     if not (folder / "checkpoints").is_dir():
-        raise BadRun(f"{folder}: not a run folder with a checkpoint")
+        if not (folder / "words.txt").is_file():
+            raise BadRun(f"{folder}: not a run folder with a checkpoint, and not a model folder")
+        parts = ModelFolder(folder)
+        tags = parts.read(TAGS) if (folder / TAGS).is_file() else None
+        return *load_network(folder), parts.card, tags
     config = load_config(folder / "config.toml")
     vocabulary = Vocabulary.load(folder / "words.txt")
     if (folder / "model").is_dir():
@@ -144,7 +165,7 @@ def export_run(
         network = Network(config.model, len(vocabulary))
         for stage in STAGES:
             load_best(folder, stage, network)
-    export(network, vocabulary, config, Path(out), card=card(folder) | dict(facts or {}))
+    return network, vocabulary, config, card(folder), None
 
 
 # --- The steps of `train` ---
@@ -260,6 +281,8 @@ def _extended_network(start: Path, config: Config, train: Split, captions: Capti
             if style not in vocabulary.styles:
                 rows[word] = weights[name][BOS]  # a new style starts as a copy of <bos>
         weights[name] = rows
+    if not config.model.left_out:
+        weights = {name: tensor for name, tensor in weights.items() if not name.startswith("decoder.left_out.")}
     same_picker = all(getattr(old_config.model, key) == getattr(config.model, key) for key in POLICY_SETTINGS)
     if not same_picker:
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("picknet.")}
