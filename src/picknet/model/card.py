@@ -48,10 +48,11 @@ def write_card(folder: Path, card: Mapping[str, Any], config: Config, vocabulary
 
 def page(card: Mapping[str, Any], config: Config, vocabulary: Vocabulary) -> str:
     """The model card in Markdown."""
+    left_out = config.model.left_out
     model = [
         ("CNN", f"{config.model.cnn}, {config.model.image_size} × {config.model.image_size} pixels"),
         ("sampled frames", f"{config.video.num_frames} of a video"),
-        ("words", f"{len(vocabulary):,}"),
+        ("words", f"{len(vocabulary):,}" + (f", {left_out:,} rare ones left out" if left_out else "")),
         ("styles", ", ".join(["its own", *vocabulary.styles])),
         ("beam", str(config.beam)),
     ]
