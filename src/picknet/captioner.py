@@ -288,7 +288,9 @@ class Captioner:
     ) -> Caption:
         count = settings.num_frames
         self.runtime.compile_ahead()
-        with open_source(source, evenly(count), settings.picker, array_samples=count, on_frame=on_frame) as walk:
+        with open_source(
+            source, evenly(count), settings.picker, array_samples=count, shares_cores=True, on_frame=on_frame
+        ) as walk:
             described = self.describer.describe(
                 walk.picks(), beam=settings.beam, count=settings.candidates, min_confidence=settings.min_confidence
             )

@@ -213,6 +213,7 @@ def open_source(
     *,
     fps: float = 1.0,
     array_samples: int | None = None,
+    shares_cores: bool = False,
     on_frame: OnFrame = lambda seconds: None,
 ) -> Iterator[Walk]:
     """A finite source, open within the block: a video sampled by `sampling`, or all frames that are given.
@@ -220,6 +221,7 @@ def open_source(
     A `Video` stays open: it belongs to the caller, who opened it with the picker's kind of glance.
 
     fps: rate of frames that are given as arrays. array_samples: evenly spaced frames to take of one array.
+    shares_cores: whether picks are worked on while the next frames are decoded.
     """
     check_finite(source)
     if isinstance(source, Live):
@@ -230,7 +232,7 @@ def open_source(
         yield Walk(source.name, *sampling(source, picker), source, on_frame=on_frame)
         return
     if isinstance(source, str | os.PathLike | bytes | bytearray) or is_binary_file(source):
-        with Video(source, glance=glance_kind(picker)) as video:
+        with Video(source, glance=glance_kind(picker), shares_cores=shares_cores) as video:
             frames, chosen = sampling(video, picker)
             if num_cores() == 1:
                 yield Walk(video.name, frames, chosen, video, on_frame=on_frame)

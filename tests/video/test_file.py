@@ -1,5 +1,6 @@
 """Finite videos: sampling, orientation, damage, refusals."""
 
+import contextlib
 import os
 import re
 import struct
@@ -15,8 +16,10 @@ import numpy as np
 import pytest
 from clips import area_average
 
+from picknet.video.content import content_of
 from picknet.video.file import VIDEO_SUFFIXES, UnreadableVideo, Video
 from picknet.video.frame import Frame
+from picknet.video.passes import Damage, Pass
 
 SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "cockatoo.mp4"
 MSVD = Path(__file__).resolve().parents[3] / "shared" / "msvd" / "videos"
@@ -260,6 +263,33 @@ def test_frames_that_an_edit_list_hides_are_not_sampled(tmp_path: Path) -> None:
         assert numbers(list(video.sample_evenly(count=5))) == [15, 25, 35, 45, 55]
         assert numbers(list(video.sample_by_time(fps=1))) == [10, 35]
         assert video.damage is None
+
+
+@pytest.mark.parametrize(
+    ("shares_cores", "cores", "few_pixels", "has_length", "threads"),
+    [
+        (True, 2, 60 * 96 * 64, True, 1),
+        (True, 2, 60 * 96 * 64 - 1, True, 0),
+        (True, 2, 60 * 96 * 64, False, 0),
+        (True, 4, 60 * 96 * 64, True, 0),
+        (False, 2, 60 * 96 * 64, True, 0),
+    ],
+)
+def test_a_small_video_is_decoded_in_one_thread_where_two_cores_have_other_work(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shares_cores: bool,
+    cores: int,
+    few_pixels: int,
+    has_length: bool,
+    threads: int,
+) -> None:
+    monkeypatch.setattr("picknet.video.passes.num_cores", lambda: cores)
+    monkeypatch.setattr("picknet.video.passes._FEW_PIXELS", few_pixels)
+    path = clips.write_clip(tmp_path / "clip.mkv", num_frames=60, seekable=has_length)
+    with contextlib.closing(Pass(content_of(path, timeout=0), Damage(), shares_cores=shares_cores)) as opened:
+        assert opened.stream.thread_count == threads  # 0: one on each core
+        assert sum(1 for _ in opened.timed_pictures()) == 60
 
 
 def test_two_passes_over_one_video_do_not_disturb_each_other(tmp_path: Path) -> None:

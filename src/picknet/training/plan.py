@@ -60,7 +60,7 @@ def make_plan(
     # A captioner that is trained further learns probabilities of the words it knows; one that is not stays as it is.
     left_out = 0
     if start_folder and chosen == ("reinforcement",):
-        left_out = load_config(start_folder / "config.toml").model.left_out
+        left_out = load_config(start_folder / "config.toml", ()).model.left_out
     plan = TrainingPlan(
         config=replace(found, model=replace(found.model, left_out=left_out)),
         data=_find_data(data),

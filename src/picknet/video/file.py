@@ -58,6 +58,7 @@ class Video:
     glance: the kind of glance that frames shall have beside grey and colour, which they always have. For motion, all
         frames up to the last sampled one are decoded, and a codec without motion vectors is an error.
     threads: that decode; 0 for one on each core.
+    shares_cores: whether the cores have other work meanwhile. A small video may then be decoded in a single thread.
 
     name: the source for messages: its path, "bytes", the file's name, or the address without a password.
     width, height: pixels of an upright frame with square pixels.
@@ -74,9 +75,11 @@ class Video:
         timeout: float = 15.0,
         glance: GlanceKind = "grey",
         threads: int = 0,
+        shares_cores: bool = False,
     ) -> None:
         self._glance = glance
         self._threads = threads
+        self._shares_cores = shares_cores
         self._damage = Damage()
         self._timetable = Timetable()
         self._open_passes: set[Pass] = set()
@@ -362,7 +365,13 @@ class Video:
             return sum(1 for _ in current.timed_pictures())
 
     def _new_pass(self) -> Pass:
-        new = Pass(self._content, self._damage, motion=self._glance == "motion", threads=self._threads)
+        new = Pass(
+            self._content,
+            self._damage,
+            motion=self._glance == "motion",
+            threads=self._threads,
+            shares_cores=self._shares_cores,
+        )
         self._open_passes.add(new)
         return new
 

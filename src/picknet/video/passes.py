@@ -21,6 +21,7 @@ from picknet.video.index import Index
 from picknet.video.motion import export_vectors
 from picknet.video.packets import Stretch, Timetable
 from picknet.video.source import UnreadableVideo
+from picknet.workers import num_cores
 
 _TOLERATED_GAP = 0.3
 """Seconds by which the stored length, the data and the last frame of a healthy file may differ."""
@@ -36,6 +37,10 @@ _FAR = 30
 
 _LONGEST_SEARCH = 600
 """Packets to look at for the one that was sought."""
+
+_FEW_CORES, _FEW_PIXELS = 2, 28e6
+"""Several threads take more processor time to decode. Where so few cores have other work meanwhile, one thread is
+faster for a video of so few pixels in all of its frames: 15 seconds of 320×240."""
 
 _SKIPPING_DECODERS = frozenset({"h264", "mpeg1video", "mpeg2video", "mpeg4"})
 """Decoders that can skip exactly the frames to which no other frame refers. The HEVC decoder would also skip frames to
@@ -58,10 +63,19 @@ class Damage:
 class Pass:
     """A video opened for one pass, with its own container and decoder.
 
-    motion: whether pictures are to have motion vectors. threads: that decode; 0 for one on each core.
+    motion: whether pictures are to have motion vectors. threads: that decode; 0 for one on each core, or for a single
+    one where the cores are shared with other work and that pays.
     """
 
-    def __init__(self, content: Content, damage: Damage, *, motion: bool = False, threads: int = 0) -> None:
+    def __init__(
+        self,
+        content: Content,
+        damage: Damage,
+        *,
+        motion: bool = False,
+        threads: int = 0,
+        shares_cores: bool = False,
+    ) -> None:
         self._content = content
         self._damage = damage
         self.container: InputContainer = content.open()
@@ -73,6 +87,8 @@ class Pass:
                 export_vectors(self.stream, content.name)
             # Decoding several frames at once, FFmpeg gives some vectors before they are decoded: each time others.
             self._threads = "SLICE" if motion else "AUTO"
+            if shares_cores and num_cores() <= _FEW_CORES and self._num_pixels() <= _FEW_PIXELS:
+                threads = threads or 1
             self.stream.thread_count = threads
         except BaseException:
             self.container.close()
@@ -314,6 +330,12 @@ class Pass:
             packets = itertools.islice(self._unread, number - self._num_read, None)
         for self._num_read, packet in enumerate(packets, start=number + 1):
             yield packet
+
+    def _num_pixels(self) -> float:
+        """Pixels of all frames together; infinite where the length or the size is not stored."""
+        rate = float(self.stream.average_rate or 0)
+        num_frames = self.stream.frames or (self.stored_seconds or 0.0) * rate
+        return self.stream.codec_context.width * self.stream.codec_context.height * num_frames or math.inf
 
     def _expected_seconds(self) -> float:
         """The length in the header; 0 if there is none."""
