@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,8 @@ def test_the_progress_bar_shows_time_left_and_all_figures_in_80_columns(
 def test_export_adds_facts_to_the_card(picknet: Picknet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: dict[str, Any] = {}
 
-    def export_run(run: Path, out: Path, *, facts: dict[str, Any], **rest: Any) -> None:
+    def export_run(run: Path, out: Path, *, facts: dict[str, Any], on_clip: Callable[[], object], **rest: Any) -> None:
+        on_clip()
         passed.update(rest)
         out.mkdir()
         (out / "card.json").write_text(json.dumps({"stages": {}, "licence": "unknown"} | facts))

@@ -117,7 +117,11 @@ def test_the_words_that_stay_keep_their_probabilities(data: Path, tied: bool) ->
     vocabulary = Vocabulary((*SPECIAL_WORDS, *COMMON, *RARE, "[coco]"))
     network = network_of(config, vocabulary)
     split = load_split(data, dataset="folder", split="train")
-    short, words, settings = shortened(network, vocabulary, config, [split], min_share=0.1)
+    looked_at: list[None] = []
+    short, words, settings = shortened(
+        network, vocabulary, config, [split], min_share=0.1, on_clip=lambda: looked_at.append(None)
+    )
+    assert len(looked_at) == len(split.clips)
     assert words.words == (*SPECIAL_WORDS, *COMMON, "[coco]")
     assert settings == replace(config, model=replace(config.model, left_out=len(RARE)))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from picknet.cli.arguments import BadUsage, DatasetName, Quiet, needing
-from picknet.cli.terminal import is_quiet, many, note, progress_bars, shows_progress
+from picknet.cli.terminal import is_quiet, many, note, progress, progress_bars, shows_progress
 from picknet.training.progress import TrainingProgress
 
 if TYPE_CHECKING:
@@ -200,8 +200,10 @@ def export(
     folders = data_folders(data or (), None)
     with _train_extra():
         from picknet.training import recipe
+        from picknet.training.shortlist import NUM_CLIPS
 
-        recipe.export_run(run, out, facts=facts, data=folders, min_share=min_share or 0.0)
+        with progress("looking at clips", NUM_CLIPS * len(folders)) as advance:
+            recipe.export_run(run, out, facts=facts, data=folders, min_share=min_share or 0.0, on_clip=advance)
     print(out)
 
 

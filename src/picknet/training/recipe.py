@@ -132,18 +132,21 @@ def export_run(
     facts: Mapping[str, Any] | None = None,
     data: Sequence[DataFolder] = (),
     min_share: float = 0.0,
+    on_clip: Callable[[], object] = lambda: None,
 ) -> None:
     """Write the best model of a run as a model folder, also if the run has not finished; or a model once more.
 
     facts: added to the model's card.
     data, min_share: leave out words that are rarer than this in the captions of each of the data folders; see
-        `shortlist.py`.
+        `shortlist.py`. `on_clip` is called after each clip that is looked at for that.
     """
     folder = Path(run)
     network, vocabulary, config, known, tags = _exported(folder)
     if min_share:
         splits = [load_split(part.folder, dataset=part.dataset, split="train") for part in data]
-        network, vocabulary, config = shortened(network, vocabulary, config, splits, min_share=min_share)
+        network, vocabulary, config = shortened(
+            network, vocabulary, config, splits, min_share=min_share, on_clip=on_clip
+        )
     export(network, vocabulary, config, Path(out), card=known | dict(facts or {}), tags=tags)
 
 

@@ -9,7 +9,7 @@ their likelihood and their confidence.
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -32,9 +32,18 @@ PENALTY = 1e-6
 
 
 def shortened(
-    network: Network, vocabulary: Vocabulary, config: Config, splits: Sequence[Split], *, min_share: float
+    network: Network,
+    vocabulary: Vocabulary,
+    config: Config,
+    splits: Sequence[Split],
+    *,
+    min_share: float,
+    on_clip: Callable[[], object] = lambda: None,
 ) -> tuple[Network, Vocabulary, Config]:
-    """The network with only the words that at least this share of some split's captions have."""
+    """The network with only the words that at least this share of some split's captions have.
+
+    on_clip: called after each of the clips that are looked at, at most `NUM_CLIPS` of each split.
+    """
     decoder = network.cpu().eval().decoder
     if not isinstance(decoder, Decoder):
         raise BadRun(f"words of a model of the system {config.model.system} cannot be left out; possible: picknet")
@@ -51,7 +60,7 @@ def shortened(
     weights = network.state_dict()
     for name in ("decoder.embed.weight", *(() if decoder.tied else ("decoder.output.weight",))):
         weights[name] = weights[name][kept]
-    said = torch.cat(list(_said(network, decoder, vocabulary, config, splits)))
+    said = torch.cat(list(_said(network, decoder, vocabulary, config, splits, on_clip)))
     common = _common_logit(decoder.word_rows.detach(), [PAD, *gone], said)
     weights |= {f"decoder.left_out.{name}": tensor for name, tensor in common.state_dict().items()}
     shorter.load_state_dict(weights)
@@ -71,7 +80,12 @@ def frequent_words(vocabulary: Vocabulary, splits: Sequence[Split], *, min_share
 
 @torch.no_grad()
 def _said(
-    network: Network, decoder: Decoder, vocabulary: Vocabulary, config: Config, splits: Sequence[Split]
+    network: Network,
+    decoder: Decoder,
+    vocabulary: Vocabulary,
+    config: Config,
+    splits: Sequence[Split],
+    on_clip: Callable[[], object],
 ) -> Iterator[Tensor]:
     """`Decoder.said` of some clips, before each word of some of their captions: (words, row) of each caption"""
     found = False
@@ -88,6 +102,7 @@ def _said(
             for caption in clip.captions[:NUM_CAPTIONS]:
                 ids = vocabulary.encode(tokenise(caption), max_words=config.text.max_words)
                 yield decoder.said(memory, torch.tensor([[first, *ids]]))[0]
+            on_clip()
     if not found:
         raise BadData("none of the clips that were tried can be read, and without clips no words can be left out")
 
