@@ -105,7 +105,7 @@ class ModelConfig:
     dropout: float = 0.5
     """Dropout at the inputs and outputs of encoder and decoder."""
     left_out: int = 0
-    """Number of rare words that `picknet export --min-share` has left out. Training begins without this."""
+    """Number of rare words that `picknet export --min-share` has left out; 0 while a captioner is trained."""
 
     @property
     def attends(self) -> bool:

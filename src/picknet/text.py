@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -217,6 +217,11 @@ class Vocabulary:
     def never_written(self) -> list[int]:
         """The ids that a generated caption never contains: `NEVER_WRITTEN` and all style words."""
         return [*NEVER_WRITTEN, *self.styles.values()]
+
+    def ids_of(self, is_wanted: Callable[[str], bool]) -> list[int]:
+        """The ids of all special words and style words, and of the other words that are wanted."""
+        always = {*range(len(SPECIAL_WORDS)), *self.styles.values()}
+        return [word_id for word_id, word in enumerate(self.words) if word_id in always or is_wanted(word)]
 
     def with_styles(self, names: Iterable[str]) -> Vocabulary:
         """A copy with the style words of `names` added at the end."""

@@ -221,7 +221,7 @@ def open_source(
     A `Video` stays open: it belongs to the caller, who opened it with the picker's kind of glance.
 
     fps: rate of frames that are given as arrays. array_samples: evenly spaced frames to take of one array.
-    shares_cores: whether picks are worked on while the next frames are decoded.
+    shares_cores: whether the CNN works on picks while the next frames are decoded.
     """
     check_finite(source)
     if isinstance(source, Live):

@@ -176,7 +176,10 @@ def export(
     ] = None,
     min_share: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="Leave out words that a smaller share of captions has, such as 0.00025."),
+        typer.Option(
+            metavar="SHARE",
+            help="Leave out words that are in a smaller share of the captions of each --data, such as 0.00025.",
+        ),
     ] = None,
     data: Annotated[
         list[str] | None, typer.Option(metavar="NAME=DIR", help="A data folder for --min-share. Can be repeated.")

@@ -190,13 +190,14 @@ class Decoder(Writer):
         return self._logits(states, *cells)
 
     def said(self, memory: Memory, words: Tensor) -> Tensor:
-        """words from <bos> on: (batch, length) -> what `word_rows` are multiplied with: (batch, length, row)"""
+        """words from <bos> on: (batch, length)
+        -> the hidden vectors that `word_rows` turn into logits: (batch, length, row)"""
         states, cells = self._states(memory, words)
         return self._said(states, *cells)
 
     @property
     def word_rows(self) -> Tensor:
-        """(words, row): a word's logit is the product of its row and `said`."""
+        """(words, row): the output layer; a word's logit is the product of its row and the hidden vector, `said`."""
         return self.embed.weight if self.tied else self.output.weight
 
     def _states(
@@ -260,6 +261,11 @@ def _initialise(*gates: Tensor, size: int) -> None:
     for weight in gates:
         for gate in weight.detach().chunk(weight.shape[0] // size):
             (nn.init.orthogonal_ if gate.shape[0] == gate.shape[1] else nn.init.xavier_uniform_)(gate)
+
+
+def word_matrices(config: ModelConfig) -> tuple[str, ...]:
+    """The names of the weights that have a row for each word."""
+    return ("decoder.embed.weight",) if config.tied_words else ("decoder.embed.weight", "decoder.output.weight")
 
 
 class Network(nn.Module):

@@ -21,7 +21,7 @@ from picknet.training.export import export, load_network, round_to_half
 from picknet.training.features import FeatureSplit, PixelSplit, extract_features
 from picknet.training.folds import Fold, all_clips, fold_splits, official_splits
 from picknet.training.judges import JudgeRun, environment_of_judges
-from picknet.training.network import Network
+from picknet.training.network import Network, word_matrices
 from picknet.training.plan import DataSource, TrainingPlan, make_plan
 from picknet.training.progress import TrainingProgress
 from picknet.training.runs import BadRun, Run, card, claim, load_best
@@ -277,7 +277,7 @@ def _extended_network(start: Path, config: Config, train: Split, captions: Capti
         )
     network = Network(config.model, len(extended), pretrained=False)
     weights = old.state_dict()
-    for name in ("decoder.embed.weight", *(() if config.model.tied_words else ("decoder.output.weight",))):
+    for name in word_matrices(config.model):
         rows = network.state_dict()[name].clone()
         rows[: len(vocabulary)] = weights[name][kept]
         for style, word in extended.styles.items():

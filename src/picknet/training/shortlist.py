@@ -20,7 +20,7 @@ from picknet.config import Config
 from picknet.data import BadData
 from picknet.data.split import Split
 from picknet.text import PAD, SPECIAL_WORDS, Vocabulary, tokenise
-from picknet.training.network import Decoder, Network
+from picknet.training.network import Decoder, Network, word_matrices
 from picknet.training.runs import BadRun
 from picknet.video.file import UnreadableVideo, pixels_and_glances
 from picknet.video.pictures import UnreadablePicture
@@ -58,7 +58,7 @@ def shortened(
     config = replace(config, model=replace(config.model, left_out=len(gone)))
     shorter = Network(config.model, len(kept), pretrained=False)
     weights = network.state_dict()
-    for name in ("decoder.embed.weight", *(() if decoder.tied else ("decoder.output.weight",))):
+    for name in word_matrices(config.model):
         weights[name] = weights[name][kept]
     said = torch.cat(list(_said(network, decoder, vocabulary, config, splits, on_clip)))
     common = _common_logit(decoder.word_rows.detach(), [PAD, *gone], said)
@@ -74,8 +74,7 @@ def frequent_words(vocabulary: Vocabulary, splits: Sequence[Split], *, min_share
         captions = [set(tokenise(caption)) for clip in split.clips for caption in clip.captions]
         counts = Counter(word for caption in captions for word in caption)
         frequent |= {word for word, count in counts.items() if count >= min_share * len(captions)}
-    kept = {*range(len(SPECIAL_WORDS)), *vocabulary.styles.values()}
-    return [number for number, word in enumerate(vocabulary.words) if number in kept or word in frequent]
+    return vocabulary.ids_of(lambda word: word in frequent)
 
 
 @torch.no_grad()

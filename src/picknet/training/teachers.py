@@ -83,9 +83,7 @@ def teachers(clips: Sequence[Clip], config: TextConfig) -> Teachers:
 def english_words(vocabulary: Vocabulary, *, also: Vocabulary) -> list[int]:
     """The ids of a vocabulary's special words, style words, and words that the word list or another vocabulary has."""
     english, others = _WordList(), set(also.words)
-    kept = {*range(len(SPECIAL_WORDS)), *vocabulary.styles.values()}
-    known = enumerate(vocabulary.words)
-    return [number for number, word in known if number in kept or word in others or word in english]
+    return vocabulary.ids_of(lambda word: word in others or word in english)
 
 
 # --- Words ------------------------------------------------------------------------------------------------------------

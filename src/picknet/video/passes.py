@@ -63,8 +63,9 @@ class Damage:
 class Pass:
     """A video opened for one pass, with its own container and decoder.
 
-    motion: whether pictures are to have motion vectors. threads: that decode; 0 for one on each core, or for a single
-    one where the cores are shared with other work and that pays.
+    motion: whether pictures are to have motion vectors. threads: that decode; 0 for one on each core.
+    shares_cores: whether the cores have other work meanwhile; a small video is then decoded in one thread, if that is
+    faster.
     """
 
     def __init__(
