@@ -5,17 +5,23 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from picknet.errors import BadSetting
-from picknet.model.confidence import BadCalibration, Confidence
+from picknet.model.confidence import BadCalibration, Confidence, entries, own_entry
 from picknet.model.folder import TAGS
 from picknet.model.memory import SceneMemory
 from picknet.model.runtime import Runtime
 from picknet.model.sentences import SentenceWriter, Signals
+from picknet.model.tags import Forecast
 from picknet.picking.picker import Pick, Picker
 from picknet.picking.scenes import SceneWatch
 from picknet.results import Description, Update
 from picknet.video.frame import Frame
 from picknet.video.live import Live
 from picknet.walk import SceneRule, Walk
+
+
+def forecast_for(runtime: Runtime, dataset: str | None) -> Forecast | None:
+    """For captions in the style of a data set; None where the model has none."""
+    return runtime.tags.forecasts.get(dataset) if runtime.tags and dataset else None
 
 
 class Describer:
@@ -33,11 +39,16 @@ class Describer:
         )
         """None where the model is not calibrated for the style."""
         tags_weight = self.confidence.tags_weight if self.confidence else 0.0
-        if self.confidence and self.confidence.needs_tags and runtime.tags is None:
-            raise BadCalibration(
-                f"{runtime.folder}: its confidence needs {TAGS}, which is missing; calibrate again, or remove the "
-                "confidence from card.json"
-            )
+        forecast = forecast_for(runtime, style or own_entry(entries(runtime.card), styles))
+        if self.confidence and self.confidence.needs_tags:
+            lacks = "" if runtime.tags else TAGS
+            if not lacks and "forecast" in self.confidence.weights and forecast is None:
+                lacks = f"a forecast for its style in {TAGS}"
+            if lacks:
+                raise BadCalibration(
+                    f"{runtime.folder}: its confidence needs {lacks}, which is missing; calibrate again, or remove the "
+                    "confidence from card.json"
+                )
         self.confidence_note: str | None = None
         """Why captions have no confidence, for people; None where they have one."""
         if self.confidence is None:
@@ -46,7 +57,7 @@ class Describer:
                 f"no confidence: the model {model} is not calibrated {wanted}(run `picknet calibrate`)"
             )
         first_word = runtime.vocabulary.first_word(style)
-        self.writer = SentenceWriter(runtime, first_word=first_word, tags_weight=tags_weight)
+        self.writer = SentenceWriter(runtime, first_word=first_word, tags_weight=tags_weight, forecast=forecast)
 
     def checked_min_confidence(self, min_confidence: float | None) -> float:
         """0 for none; an error where captions have no confidence."""

@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from picknet.model.folder import TAGS
 from picknet.model.manifest import renewed
 from picknet.model.runtime import Runtime
 from picknet.model.sentences import Signals
-from picknet.model.tags import Tags
+from picknet.model.tags import Forecast, Tags
 from picknet.study.calibration import Sample
 from picknet.text import BOS, Vocabulary
 
@@ -411,11 +412,35 @@ def test_calibrate_learns_tags_from_training_clips(picknet: Picknet, calibratabl
     assert load(model).describer.writer.tags_weight == 1.5  # it stays as it is
 
 
-def test_without_tags_they_cannot_have_a_weight(picknet: Picknet, calibratable: tuple[Path, Path]) -> None:
+def test_calibrate_learns_a_forecast_for_the_style(picknet: Picknet, calibratable: tuple[Path, Path]) -> None:
     model, data = calibratable
-    code, _, err = picknet("calibrate", "--model", model, "--data", f"folder={data}", "--tags-weight", 1)
+    command = ("calibrate", "--model", model, "--data", f"folder={data}")
+    assert picknet(*command, "--tags", f"folder={data}", "--forecast", f"folder={data}").code == 0
+    forecast = load(model).describer.writer.forecast
+    assert forecast is not None
+    assert {"dog", "runs", "41"} <= set(forecast.words)  # of training clips
+    assert "01" not in forecast.words
+    # New tags leave it as it is, and a new forecast the tags.
+    assert picknet(*command, "--tags", f"folder={data}").code == 0
+    tags = load(model).runtime.tags
+    assert tags is not None
+    assert list(tags.forecasts) == ["folder"]
+    assert picknet(*command, "--forecast", f"folder={data}").code == 0
+    again = load(model).runtime.tags
+    assert again is not None
+    assert again.words == tags.words
+    assert (again.weights == tags.weights).all()
+
+
+@pytest.mark.parametrize("option", ["--tags-weight", "--forecast"])
+def test_what_needs_tags_is_refused_without_them(
+    picknet: Picknet, calibratable: tuple[Path, Path], option: str
+) -> None:
+    model, data = calibratable
+    value = 1 if option == "--tags-weight" else f"folder={data}"
+    code, _, err = picknet("calibrate", "--model", model, "--data", f"folder={data}", option, value)
     assert code == 2
-    assert err == f"picknet: --tags-weight: the model {model} has no tags; let it learn some with --tags\n"
+    assert err == f"picknet: {option}: the model {model} has no tags; let it learn some with --tags\n"
 
 
 def test_calibrate_prints_how_good_the_confidence_is_and_stores_it_in_the_card(
@@ -492,6 +517,12 @@ def test_models_of_folds_need_tags_where_the_model_has_some(
     with renewed(run / "model", TAGS):
         tags.save(run / "model" / TAGS)
     assert picknet(*command).code == 0
+    forecast = Forecast(tags.words, tags.shares, tags.mean, tags.weights, np.ones(1, np.float32))
+    with renewed(model, TAGS):
+        replace(tags, forecasts={"folder": forecast}).save(model / TAGS)
+    code, _, err = picknet(*command)
+    told = "--fold-model: the model has a forecast for folder, which each fold's model has to learn as well"
+    assert (code, err) == (2, f"picknet: {told}: add --forecast\n")
 
 
 def test_the_style_that_is_calibrated_is_that_of_the_data_set(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ from picknet.data.split import Clip
 from picknet.model.confidence import BadCalibration, without_tags
 from picknet.model.folder import TAGS, BadModel, ModelFolder
 from picknet.model.manifest import read_manifest, renewed
-from picknet.model.tags import Tags
-from picknet.study.tag_learning import Example, fit_tags, learn_tags
+from picknet.model.tags import Forecast, Tags
+from picknet.study.tag_learning import Example, fit_forecast, fit_tags, learn
 
 CATS_AND_DOGS = Tags(
     ["cat", "dog"],
@@ -82,6 +83,50 @@ def test_the_fit_is_that_of_ridge_regression(monkeypatch: pytest.MonkeyPatch):
     assert tags.weights == pytest.approx(weights[:, columns], abs=1e-5)
 
 
+def test_a_forecast_is_the_cosine_to_expect():
+    # In the first direction a cat makes up 0.5 + 0.3 of a caption by a person, a dog 0.1; "sat" is unknown and so as
+    # rare as the rarest, a dog: the sentence is (1, 2, 2), of length 3.
+    weights = np.array([[0.3, -0.4], [0.0, 0.0]], np.float32)
+    shares, rarity = np.full(2, 0.5, np.float32), np.array([1.0, 2.0], np.float32)
+    forecast = Forecast(["cat", "dog"], shares, np.zeros(2, np.float32), weights, rarity)
+    features = np.array([3.0, 0.0], np.float32)
+    assert forecast.of(features, ["cat"]) == pytest.approx(0.8)
+    assert forecast.of(features, ["cat", "dog", "sat"]) == pytest.approx((0.8 * 1 + 0.1 * 2) / 3)
+    assert forecast.of(features, ["cat", "cat"]) == pytest.approx(0.8)
+    assert forecast.of(features, ["sat"]) == forecast.of(features, []) == 0.0
+    assert forecast.of(np.zeros(1, np.float32), ["cat"]) == 0.0
+
+
+def test_a_forecast_learns_how_similar_captions_will_be():
+    # Of two kinds of clips, told apart by their features, the forecast is the mean cosine to captions of that kind.
+    cats, dogs = ["a cat sits", "a black cat"], ["a dog runs", "a dog"]
+    kinds = [(np.array([1.0, 0.0]), cats), (np.array([0.0, 1.0]), dogs)]
+    forecast = fit_forecast([Example(*kind) for kind in kinds] * 500)
+    # Every clip has an "a", which so weighs nothing; all other words are as rare.
+    assert forecast.of(kinds[0][0], ["a", "cat"]) == pytest.approx((2**-0.5 + 2**-0.5) / 2, abs=0.01)
+    assert forecast.of(kinds[0][0], ["a", "cat", "sits"]) == pytest.approx((1 + 0.5) / 2, abs=0.01)
+    assert forecast.of(kinds[1][0], ["a", "dog"]) == pytest.approx((2**-0.5 + 1) / 2, abs=0.01)
+    assert forecast.of(kinds[1][0], ["a", "cat", "sits"]) == pytest.approx(0.0, abs=0.01)
+
+
+def test_forecasts_are_learned_beside_tags_from_clips_that_the_model_has_seen(model_folder: Path, tmp_path: Path):
+    captioner = load(model_folder)
+    clips = []
+    for name, grey in (("dark", 20), ("bright", 230), ("unseen", 128)):
+        Image.fromarray(np.full((40, 60, 3), grey, np.uint8)).save(tmp_path / f"{name}.png")
+        clips.append(Clip(name, tmp_path / f"{name}.png", (f"a {name} picture",)))
+    assert learn(captioner, forecasts={"msvd": clips}, like=captioner) is None  # there are no tags
+    captioner.runtime.tags = learn(captioner, tags=[clips], like=captioner)
+    learned = learn(captioner, forecasts={"msvd": clips}, unseen=[clips[2].path], like=captioner)
+    assert learned is not None
+    assert learned.words == captioner.runtime.tags.words
+    assert set(learned.forecasts["msvd"].words) == {"a", "dark", "bright", "picture"}
+    captioner.runtime.tags = learned
+    again = learn(captioner, tags=[clips[:2]], like=captioner)
+    assert again is not None
+    assert again.forecasts == learned.forecasts
+
+
 def test_pictures_teach_tags_as_clips_do(model_folder: Path, tmp_path: Path):
     captioner = load(model_folder)
     for name, grey in (("dark", 20), ("bright", 230)):
@@ -90,15 +135,16 @@ def test_pictures_teach_tags_as_clips_do(model_folder: Path, tmp_path: Path):
     said = {"dark": "night falls", "bright": "snow shines", "broken": "nothing there"}
     clips = [Clip(path.stem, path, (said[path.stem],)) for path in sorted(tmp_path.iterdir())]
     seen = []
-    tags = learn_tags(captioner, [clips], like=captioner, on_clip=lambda clip: seen.append(clip.name))
+    tags = learn(captioner, tags=[clips], like=captioner, on_clip=lambda clip: seen.append(clip.name))
+    assert tags is not None
     assert seen == ["bright", "broken", "dark"]
     assert set(tags.words) == {"night", "fall", "snow", "shin"}
     size = captioner.config.model.image_size
     features = captioner.runtime.features(np.full((1, size, size, 3), 20, np.uint8))[0].mean(axis=0)
     expected = tags.expected(features)
     assert tags.agreement(expected, {"night"}) > 0.3 > -0.3 > tags.agreement(expected, {"snow"})
-    with pytest.raises(BadData, match="no clip to learn tags from: none of them can be read"):
-        learn_tags(captioner, [clips[1:2]], like=captioner)
+    with pytest.raises(BadData, match="no clip to learn words from: none of them can be read"):
+        learn(captioner, tags=[clips[1:2]], like=captioner)
 
 
 @pytest.fixture
@@ -130,6 +176,36 @@ def test_a_model_with_tags_tells_the_agreement_with_its_caption(tagged: Path, mo
         assert (signals.tags is None) == (signals.expectation is None) == (folder == model_folder)
 
 
+def test_a_forecast_is_stored_with_the_tags(tagged: Path):
+    tags = load(tagged).runtime.tags
+    assert tags is not None
+    size = len(tags.mean)
+    forecast = Forecast(
+        ["runs"], np.array([0.5], np.float32), np.zeros(size, np.float32), np.ones((size, 1), np.float32),
+        np.array([1.5], np.float32),
+    )  # fmt: skip
+    card = json.loads((tagged / "card.json").read_text())
+    entry = {"weights": {"bias": 0.0, "forecast": 1.0}}
+    with renewed(tagged, "card.json"):
+        (tagged / "card.json").write_text(json.dumps({**card, "confidence": {"msvd": entry}}))
+    with pytest.raises(BadCalibration, match=r"needs a forecast for its style in tags\.safetensors, which is missing"):
+        load(tagged)
+    with renewed(tagged, TAGS):
+        replace(tags, forecasts={"msvd": forecast}).save(tagged / TAGS)
+    found = load(tagged).describer.writer.forecast
+    assert found is not None
+    assert (found.words, found.rarity.tolist()) == (["runs"], [1.5])
+    assert found.of(np.ones(size), ["runs"]) == forecast.of(np.ones(size), ["runs"]) > 0
+    for wrong, told in (
+        (replace(forecast, rarity=np.ones(2, np.float32)), "the sizes of its tensors do not fit each other"),
+        (replace(forecast, rarity=np.array([np.nan], np.float32)), "holds what is not a number, or is out of range"),
+    ):
+        with renewed(tagged, TAGS):
+            replace(tags, forecasts={"msvd": wrong}).save(tagged / TAGS)
+        with pytest.raises(BadModel, match=told):
+            load(tagged)
+
+
 @pytest.mark.parametrize("signal", ["tags", "expectation"])
 def test_a_confidence_with_tags_needs_them(tagged: Path, signal: str):
     card = json.loads((tagged / "card.json").read_text())
@@ -153,6 +229,13 @@ def test_damaged_tags_are_refused(tagged: Path):
     (tagged / "manifest.json").unlink()
     (tagged / TAGS).write_bytes(content[:-3])
     with pytest.raises(BadModel, match=r"tags\.safetensors: is damaged .*; calibrate the model again"):
+        load(tagged)
+
+
+def test_tags_of_another_cnn_are_refused(tagged: Path):
+    with renewed(tagged, TAGS):
+        CATS_AND_DOGS.save(tagged / TAGS)
+    with pytest.raises(BadModel, match=r"tags\.safetensors: was learned from 2 features, but the CNN has \d+; calib"):
         load(tagged)
 
 

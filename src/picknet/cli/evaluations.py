@@ -39,7 +39,7 @@ from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened
 from picknet.cli.terminal import many, note, progress
 
 if TYPE_CHECKING:
-    from picknet.data.split import Missing
+    from picknet.data.split import Clip, Missing
     from picknet.show.sheet import Strip
     from picknet.study.evaluation import Evaluation, Example
 
@@ -305,6 +305,14 @@ def calibrate(
             "pictures; can be repeated, and folders count alike.",
         ),
     ] = None,
+    forecast: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[DATASET=]DIR",
+            help="First learn to forecast how similar captions in this style will be to people's, from a data folder's "
+            "training clips with such captions.",
+        ),
+    ] = None,
     tags_weight: Annotated[
         float | None,
         typer.Option(
@@ -332,13 +340,14 @@ def calibrate(
 
     from picknet.captioner import load
     from picknet.data.split import data_folders, load_split, only
+    from picknet.describer import forecast_for
     from picknet.files import written_whole
     from picknet.model.card import CARD, report, write_card
     from picknet.model.confidence import with_entry, without_tags
     from picknet.model.folder import TAGS
     from picknet.model.manifest import renewed
     from picknet.study import calibration
-    from picknet.study.tag_learning import learn_tags
+    from picknet.study.tag_learning import learn
 
     ((name, folder),) = ((found.dataset, found.folder) for found in data_folders([data], dataset.value))
     captioner = load(model)
@@ -354,24 +363,39 @@ def calibrate(
     with written_whole(card) as same:  # minutes before there is a new card, find out whether it can be written
         same.write_bytes(card.read_bytes())
     check_out(out)
-    if tags:
-        found = data_folders(tags, dataset.value)
-        known = [load_split(one.folder, dataset=one.dataset, split="train").clips for one in found]
-        seen_by = []
-        for _, clips in parts:
-            held_back = {clip.path for clip in clips.clips}
-            seen_by.append([[clip for clip in of_one if clip.path not in held_back] for of_one in known])
-        with progress("learning tags", sum(len(of_one) for seen in seen_by for of_one in seen)) as advance:
-            for (writer, _), seen in zip(parts, seen_by, strict=True):
-                writer.runtime.tags = learn_tags(writer, seen, like=captioner, on_clip=lambda clip: advance())
-    elif captioner.runtime.tags and any(writer.runtime.tags is None for writer, _ in parts):
-        raise BadUsage("--fold-model: the model has tags, which each fold's model has to learn as well: add --tags")
-    if tags_weight and not captioner.runtime.tags:
-        raise BadUsage(f"--tags-weight: the model {captioner.name} has no tags; let it learn some with --tags")
+    for option, asked in (("--tags-weight", tags_weight), ("--forecast", forecast)):
+        if asked and not tags and not captioner.runtime.tags:
+            raise BadUsage(f"{option}: the model {captioner.name} has no tags; let it learn some with --tags")
+    for option, what, given, has in (
+        ("--tags", "tags", tags, lambda runtime: runtime.tags),
+        ("--forecast", f"a forecast for {name}", forecast, lambda runtime: forecast_for(runtime, name)),
+    ):
+        if not given and has(captioner.runtime) and not all(has(writer.runtime) for writer, _ in parts):
+            raise BadUsage(
+                f"--fold-model: the model has {what}, which each fold's model has to learn as well: add {option}"
+            )
+
+    def training_clips(folders: Sequence[str]) -> "list[tuple[Clip, ...]]":
+        found = data_folders(folders, dataset.value)
+        return [load_split(one.folder, dataset=one.dataset, split="train").clips for one in found]
+
+    of_tags, of_forecast = training_clips(tags or ()), training_clips([forecast] if forecast else ())
+    total = sum(len(clips) for clips in of_tags + of_forecast)
+    with progress("learning words", len(parts) * total) as advance:
+        for writer, held_back in parts:
+            writer.runtime.tags = learn(
+                writer,
+                tags=of_tags,
+                forecasts=dict(zip([name], of_forecast, strict=False)),
+                unseen={clip.path for clip in held_back.clips},
+                like=captioner,
+                on_clip=lambda clip: advance(),
+            )
     if tags_weight is None:
         tags_weight = captioner.describer.writer.tags_weight
     for writer, _ in parts:
         writer.describer.writer.tags_weight = tags_weight
+        writer.describer.writer.forecast = forecast_for(writer.runtime, name)
     samples, missing = [], []
     with progress("captioning", sum(len(clips.clips) for _, clips in parts)) as advance:
         for writer, clips in parts:
@@ -386,9 +410,10 @@ def calibrate(
     facts = {"fitted_on": fitted_on, **fitted.to_dict()}
     runtime = captioner.runtime
     old = runtime.card
-    if tags and runtime.tags:
-        old = without_tags(old)
-        write_card(runtime.folder, old, runtime.config, runtime.vocabulary)
+    if (tags or forecast) and runtime.tags:
+        if tags:
+            old = without_tags(old)
+            write_card(runtime.folder, old, runtime.config, runtime.vocabulary)
         with renewed(runtime.folder, TAGS):
             runtime.tags.save(runtime.folder / TAGS)
     write_card(runtime.folder, with_entry(old, name, facts, styles=styles), runtime.config, runtime.vocabulary)

@@ -14,10 +14,12 @@ from typing import Any
 from picknet.errors import PicknetError
 from picknet.model.sentences import Signals
 
-SIGNALS = ("likelihood", "entropy", "agreement", "familiarity", "tags", "expectation")
-"""Those of `Signals`; familiarity is log(state / typical state), and the expectation counts by its logarithm, too. Only
-a model with tags has the last two, which count less where the state is short."""
-NEED_TAGS = frozenset({"tags", "expectation"})
+SIGNALS = ("likelihood", "entropy", "agreement", "familiarity", "tags", "expectation", "forecast")
+"""Those of `Signals`; familiarity is log(state / typical state), and expectation and forecast count by their
+logarithms, too. Only a model with tags has the last three, which count less where the state is short."""
+NEED_TAGS = frozenset({"tags", "expectation", "forecast"})
+LEAST_FORECAST = 0.02
+"""Added to a forecast: below this, half of it is no worse than the whole."""
 LOWEST = -100.0
 """Stands for -inf: the likelihood of no sentence, the familiarity of an empty state."""
 OWN_STYLE = "its own style"
@@ -108,6 +110,8 @@ def values(signals: Signals, *, typical_state: float) -> dict[str, float]:
         told["tags"] = signals.tags * min(share, 1.0) ** 2
     if signals.expectation is not None:
         told["expectation"] = _log(signals.expectation * min(share, 1.0))
+    if signals.forecast is not None:
+        told["forecast"] = _log(signals.forecast * min(share, 1.0) ** 2 + LEAST_FORECAST)
     return {
         "likelihood": max(signals.likelihood, LOWEST),
         "entropy": signals.entropy,

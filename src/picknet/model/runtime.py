@@ -79,7 +79,7 @@ class Runtime:
         self.graphs = {name: Graph(parts, name, expected[name], sizes, side_by_side=side_by_side) for name in GRAPHS}
         self.glance_size = sizes["glance"][0]
         self._rate_policy = RatePolicy(parts) if model.picker == "rate" else None
-        self.tags = Tags.of(parts)
+        self.tags = Tags.of(parts, feature_size=sizes["feature"][0])
         """None where the model has none."""
         self._state_size, self._written_size = sizes["state"][0], sizes["written"][0]
         self._precision = dict(PRECISION)

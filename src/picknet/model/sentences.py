@@ -10,6 +10,7 @@ import numpy as np
 
 from picknet.model.runtime import EncoderState, Runtime
 from picknet.model.search import Array, Ending, Step, all_endings, beam_search, greedy
+from picknet.model.tags import Forecast
 
 EMPTY_WORDS = frozenset(
     word
@@ -57,6 +58,8 @@ class Signals:
     expectation: float | None = None
     """How much there is to expect at all: the length of what the tags expect. Features like those of clips that people
     describe in many ways leave it short. None for a model without tags."""
+    forecast: float | None = None
+    """How similar it will be to captions by people, 0 to 1; None for a style without a forecast."""
 
 
 class Written(NamedTuple):
@@ -69,9 +72,13 @@ class Written(NamedTuple):
 class SentenceWriter:
     """Writes sentences for memories in one style. Thread-safe."""
 
-    def __init__(self, runtime: Runtime, *, first_word: int, tags_weight: float = 0.0) -> None:
-        """first_word: <bos>, or the word that stands for a style. tags_weight: see `Confidence`."""
+    def __init__(
+        self, runtime: Runtime, *, first_word: int, tags_weight: float = 0.0, forecast: Forecast | None = None
+    ) -> None:
+        """first_word: <bos>, or the word that stands for a style. tags_weight: see `Confidence`. forecast: for the
+        style."""
         self.tags_weight = tags_weight
+        self.forecast = forecast
         self._runtime = runtime
         self._config = runtime.config
         self._first_word = first_word
@@ -171,6 +178,7 @@ class SentenceWriter:
             agreement=(1 + sum(similar)) / len(endings),
             state=float(np.linalg.norm(state.h)),
             **by_tags,
+            forecast=self.forecast.of(state.seen[0], words) if self.forecast else None,
         )
 
     def _step(self, state: EncoderState) -> Step:

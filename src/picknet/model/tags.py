@@ -2,11 +2,14 @@
 
 `tags.safetensors` is an optional part of a model folder, learned by `study/tag_learning.py`. A caption whose words are
 not those to expect is seldom good, however likely the decoder finds it: so they count in its confidence and, where a
-style has a weight for them, in the choice among the sentences that the search finds.
+style has a weight for them, in the choice among the sentences that the search finds. The forecast for a style counts in
+the confidence alone: what has chosen a sentence cannot judge it.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,17 +27,67 @@ CALIBRATE_AGAIN = "calibrate the model again"
 
 
 @dataclass(frozen=True)
-class Tags:
-    """A linear function from the features of a clip's picks to the share of its captions that have each word."""
+class _Expectation:
+    """A linear function from the features of a clip's picks to how much of each word its captions have."""
 
     words: Sequence[str]
-    """As `content_words` shortens them."""
     shares: Array
-    """(words,): the share of captions that have each word, mean over clips."""
+    """(words,): mean over clips."""
     mean: Array
     """(feature,): the mean features, of length 1 for each clip."""
     weights: Array
     """(feature, words)"""
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {word: place for place, word in enumerate(self.words)}
+
+    def _tensors(self) -> dict[str, Array]:
+        return {
+            "words": np.frombuffer("\n".join(self.words).encode(), np.uint8),
+            "shares": self.shares,
+            "mean": self.mean,
+            "weights": self.weights.astype(np.float16),
+        }
+
+
+@dataclass(frozen=True)
+class Forecast(_Expectation):
+    """How similar a caption will be to captions by people in the style of one data set: the CIDEr of its single words.
+
+    The share of a word is how much of a caption it makes up: its rarity, as often as the caption has it, over the
+    length of the vector of all these; mean over a clip's captions. So the share of a caption's words, weighted in the
+    same way, is the mean cosine to the captions of a clip, which CIDEr is made of.
+    """
+
+    rarity: Array
+    """(words,): log(number of clips / number of those whose captions have the word)."""
+
+    def of(self, features: Array, sentence: Sequence[str]) -> float:
+        """The cosine to expect, 0 to 1. features: as for `Tags.expected`; sentence: its words, all of them."""
+        length = float(np.linalg.norm(features))
+        counts = Counter(sentence)
+        said = [word for word in counts if word in self._places]
+        if not length or not said:
+            return 0.0
+        places = [self._places[word] for word in said]
+        shares = self.shares[places] + np.einsum("f,fw->w", features / length - self.mean, self.weights[:, places])
+        weighted = np.array([counts[word] for word in said]) * self.rarity[places]
+        # Words that are not among those known are as rare as the rarest.
+        others = sum(count**2 for word, count in counts.items() if word not in self._places)
+        whole = math.hypot(float(np.linalg.norm(weighted)), math.sqrt(others) * float(self.rarity.max()))
+        return float(np.clip(shares, 0.0, 1.0) @ weighted / whole) if whole else 0.0
+
+    def _tensors(self) -> dict[str, Array]:
+        return {**super()._tensors(), "rarity": self.rarity}
+
+
+@dataclass(frozen=True)
+class Tags(_Expectation):
+    """The share of a clip's captions that have each word; words are those that `content_words` makes."""
+
+    forecasts: Mapping[str, Forecast] = field(default_factory=dict)
+    """By the data set in whose style captions are."""
 
     def expected(self, features: Array) -> Array:
         """How much more often than usual each word is to be expected; rare words count more. -> (words,)
@@ -54,23 +107,20 @@ class Tags:
         return float(expected[said] @ self._rarity[said] / lengths) if lengths else 0.0
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        return {word: place for place, word in enumerate(self.words)}
-
-    @cached_property
     def _rarity(self) -> Array:
         return np.asarray(-np.log(self.shares + LOWEST_SHARE))
 
     def save(self, path: Path) -> None:
         from safetensors.numpy import save
 
-        words = np.frombuffer("\n".join(self.words).encode(), np.uint8)
-        weights = self.weights.astype(np.float16)
-        path.write_bytes(save({"words": words, "shares": self.shares, "mean": self.mean, "weights": weights}))
+        tensors = self._tensors()
+        for name, forecast in self.forecasts.items():
+            tensors |= {f"{name}.{part}": tensor for part, tensor in forecast._tensors().items()}
+        path.write_bytes(save(tensors))
 
     @classmethod
-    def of(cls, folder: ModelFolder) -> "Tags | None":
-        """Those of a model folder; None if it has none."""
+    def of(cls, folder: ModelFolder, *, feature_size: int) -> "Tags | None":
+        """Those of a model folder; None if it has none. feature_size: of its CNN."""
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
@@ -79,14 +129,38 @@ class Tags:
             return None
         try:
             tensors = load(folder.read(TAGS))
-            words = tensors.pop("words").tobytes().decode().split("\n")
-            shares, mean, weights = (tensors[name].astype(np.float32) for name in ("shares", "mean", "weights"))
+            parts = {name: _read(tensors, f"{name}.") for name in sorted(_prefixes(tensors))}
+            tags = cls(**_read(tensors), forecasts={name: Forecast(**part) for name, part in parts.items()})
         except (SafetensorError, KeyError, ValueError, TypeError) as error:
             raise BadModel(f"{path}: is damaged ({last_line(error)}); {CALIBRATE_AGAIN}") from error
-        if shares.shape != (len(words),) or mean.ndim != 1 or weights.shape != (len(mean), len(words)):
-            raise BadModel(f"{path}: the sizes of its tensors do not fit each other; {CALIBRATE_AGAIN}")
-        limit = np.finfo(np.float16).max
-        in_range = all((np.abs(array) <= limit).all() for array in (mean, weights))
-        if not in_range or not ((shares >= 0) & (shares <= 1)).all():
-            raise BadModel(f"{path}: holds what is not a number, or is out of range; {CALIBRATE_AGAIN}")
-        return cls(words, shares, mean, weights)
+        for part in (tags, *tags.forecasts.values()):
+            _check(part, path, feature_size)
+        return tags
+
+
+def _prefixes(tensors: Mapping[str, Array]) -> set[str]:
+    """The data sets that the tensors of forecasts are named after."""
+    return {name.rpartition(".")[0] for name in tensors if "." in name}
+
+
+def _read(tensors: Mapping[str, Array], prefix: str = "") -> dict[str, Any]:
+    words = tensors[f"{prefix}words"].tobytes().decode().split("\n")
+    names = ("shares", "mean", "weights", *(("rarity",) if prefix else ()))
+    return {"words": words} | {name: tensors[prefix + name].astype(np.float32) for name in names}
+
+
+def _check(part: _Expectation, path: Path, feature_size: int) -> None:
+    of_words = [part.shares, part.rarity] if isinstance(part, Forecast) else [part.shares]
+    num_words = len(part.words)
+    fitting = all(array.shape == (num_words,) for array in of_words)
+    if not fitting or part.mean.ndim != 1 or part.weights.shape != (len(part.mean), num_words):
+        raise BadModel(f"{path}: the sizes of its tensors do not fit each other; {CALIBRATE_AGAIN}")
+    if len(part.mean) != feature_size:
+        raise BadModel(
+            f"{path}: was learned from {len(part.mean)} features, but the CNN has {feature_size}; {CALIBRATE_AGAIN}"
+        )
+    limit = np.finfo(np.float16).max
+    in_range = all((np.abs(array) <= limit).all() for array in (part.mean, part.weights))
+    at_least_0 = all((array >= 0).all() and (array <= limit).all() for array in of_words)
+    if not in_range or not at_least_0 or not (part.shares <= 1).all():
+        raise BadModel(f"{path}: holds what is not a number, or is out of range; {CALIBRATE_AGAIN}")

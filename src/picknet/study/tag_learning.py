@@ -1,8 +1,11 @@
-"""Learning a model's tags: which words people use for clips and pictures with such features."""
+"""Learning a model's tags and forecasts: which words people use for clips and pictures with such features."""
 
 import contextlib
+import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +16,7 @@ from picknet.data import BadData
 from picknet.data.split import Clip
 from picknet.model.memory import SceneMemory
 from picknet.model.sentences import content_words
-from picknet.model.tags import Tags
+from picknet.model.tags import Forecast, Tags
 from picknet.text import tokenise
 from picknet.video.file import UnreadableVideo
 from picknet.video.pictures import UnreadablePicture, is_picture, read_picture
@@ -37,62 +40,123 @@ class Example(NamedTuple):
     captions: Sequence[str]
 
 
-def learn_tags(
+def learn(
     captioner: Captioner,
-    data: Sequence[Sequence[Clip]],
     *,
+    tags: Sequence[Sequence[Clip]] = (),
+    forecasts: Mapping[str, Sequence[Clip]] | None = None,
+    unseen: Collection[Path] = (),
     like: Captioner,
     on_clip: Callable[[Clip], object] = lambda clip: None,
-) -> Tags:
-    """From the clips or pictures of each data set, which the captioner may have been trained on; unreadable ones are
-    left out.
+) -> Tags | None:
+    """The captioner's tags and forecasts: new ones where there are clips to learn from, the others as they are.
 
+    tags: the clips or pictures of each data set, which the captioner may have been trained on; unreadable ones are left
+        out.
+    forecasts: clips by the data set in whose style their captions are; a captioner without tags gets none.
+    unseen: files to leave out, since the captioner has not seen them and its confidence is fitted on them.
     like: the model whose picker is used, as in `calibration.describe`.
     """
-    found: list[list[Example]] = []
-    for clips in data:
-        found.append([])
+    looked_at: dict[Path, Array | None] = {}  # each file once
+
+    def examples(clips: Sequence[Clip]) -> list[Example]:
+        found = []
         for clip in clips:
-            with contextlib.suppress(UnreadableVideo, UnreadablePicture):
-                found[-1].append(Example(_features(captioner, clip, like), clip.captions))
             on_clip(clip)
-    if not any(found):
-        raise BadData("no clip to learn tags from: none of them can be read")
-    return fit_tags([examples for examples in found if examples])
+            if clip.path in unseen:
+                continue
+            if clip.path not in looked_at:
+                looked_at[clip.path] = None
+                with contextlib.suppress(UnreadableVideo, UnreadablePicture):
+                    looked_at[clip.path] = _features(captioner, clip.path, like)
+            if (features := looked_at[clip.path]) is not None:
+                found.append(Example(features, clip.captions))
+        return found
+
+    learned = captioner.runtime.tags
+    if tags:
+        kept = learned.forecasts if learned else {}
+        learned = replace(fit_tags([examples(clips) for clips in tags]), forecasts=kept)
+    if forecasts and learned:
+        new = {name: fit_forecast(examples(clips)) for name, clips in forecasts.items()}
+        learned = replace(learned, forecasts={**learned.forecasts, **new})
+    return learned
 
 
-def _features(captioner: Captioner, clip: Clip, like: Captioner) -> Array:
-    if is_picture(clip.path):
-        pixels = read_picture(clip.path, captioner.config.model.image_size)
+def _features(captioner: Captioner, path: Path, like: Captioner) -> Array:
+    if is_picture(path):
+        pixels = read_picture(path, captioner.config.model.image_size)
         return np.asarray(captioner.runtime.features(pixels[None])[0].mean(axis=0))
     memory = SceneMemory(captioner.runtime)
-    with open_source(clip.path, evenly(like.config.video.num_frames), like.picker) as walk:
+    with open_source(path, evenly(like.config.video.num_frames), like.picker) as walk:
         for frame, _ in walk.picks():
             memory.add(frame)
     return np.asarray(memory.state().seen[0])
 
 
 def fit_tags(data: Sequence[Sequence[Example]]) -> Tags:
-    """Ridge regression. Data sets count alike, however many examples each has."""
-    by_data = [[_shares(example.captions) for example in examples] for examples in data]
+    """Data sets count alike, however many examples each has."""
+    data = [examples for examples in data if examples]
+    shares_of = [[_shares(example.captions) for example in examples] for examples in data]
+    return Tags(*_fit(data, shares_of, _most_frequent(shares_of)))
+
+
+def fit_forecast(examples: Sequence[Example]) -> Forecast:
+    """From clips with captions in one style."""
+    sentences = [[Counter(tokenise(text)) for text in example.captions] for example in examples]
+    having = Counter(word for of_one in sentences for word in set().union(*of_one))
+    rarity = {word: math.log(len(examples) / count) for word, count in having.items()}
+    words = _most_frequent([[Counter(word for counts in of_one for word in counts) for of_one in sentences]])
+    made_up = [_made_up(of_one, rarity) for of_one in sentences]
+    return Forecast(
+        *_fit([examples] if examples else [], [made_up], words), np.array([rarity[word] for word in words], np.float32)
+    )
+
+
+def _shares(captions: Sequence[str]) -> dict[str, float]:
+    """The share of an example's captions that have each word."""
+    counts = Counter(word for text in captions for word in content_words(" ".join(tokenise(text))))
+    return {word: count / len(captions) for word, count in counts.items()}
+
+
+def _made_up(sentences: Sequence[Counter[str]], rarity: Mapping[str, float]) -> dict[str, float]:
+    """How much each word makes up of an example's captions; see `Forecast`."""
     total: defaultdict[str, float] = defaultdict(float)
-    for shares_of in by_data:
-        for shares in shares_of:
+    for counts in sentences:
+        length = math.hypot(*(count * rarity[word] for word, count in counts.items()))
+        for word, count in counts.items():
+            total[word] += count * rarity[word] / (length or 1.0) / len(sentences)
+    return total
+
+
+def _most_frequent(shares_of: Sequence[Sequence[Mapping[str, float]]]) -> list[str]:
+    """Words by the sum of their shares; data sets count alike."""
+    total: defaultdict[str, float] = defaultdict(float)
+    for of_data in shares_of:
+        for shares in of_data:
             for word, share in shares.items():
-                total[word] += share / len(shares_of)
-    words = sorted(total, key=lambda word: (-total[word], word))[:NUM_WORDS]
-    moments = [_moments(examples, shares_of, words) for examples, shares_of in zip(data, by_data, strict=True)]
+                total[word] += share / len(of_data)
+    return sorted(total, key=lambda word: (-total[word], word))[:NUM_WORDS]
+
+
+def _fit(
+    data: Sequence[Sequence[Example]], shares_of: Sequence[Sequence[Mapping[str, float]]], words: Sequence[str]
+) -> tuple[Sequence[str], Array, Array, Array]:
+    """Ridge regression from features to each example's shares of words -> words, mean shares, mean features, weights"""
+    if not data:
+        raise BadData("no clip to learn words from: none of them can be read")
+    moments = [_moments(examples, of_data, words) for examples, of_data in zip(data, shares_of, strict=True)]
     mean, usual, squares, products = (sum(part) / len(data) for part in zip(*moments, strict=True))
     covariance = squares - np.outer(mean, mean)
     # The number of examples that would tell as much if all counted alike.
     num_examples = len(data) ** 2 / sum(1 / len(examples) for examples in data)
     penalty = PENALTY / num_examples * (np.trace(covariance) or 1.0)
     weights = np.linalg.solve(covariance + penalty * np.eye(len(mean)), products - np.outer(mean, usual))
-    return Tags(words, usual.astype(np.float32), mean.astype(np.float32), weights.astype(np.float32))
+    return words, usual.astype(np.float32), mean.astype(np.float32), weights.astype(np.float32)
 
 
 def _moments(
-    examples: Sequence[Example], shares_of: Sequence[dict[str, float]], words: Sequence[str]
+    examples: Sequence[Example], shares_of: Sequence[Mapping[str, float]], words: Sequence[str]
 ) -> tuple[Array, Array, Array, Array]:
     """Of the features x, of length 1, and the words' shares y of a data set: the means of x, y, x xᵀ and x yᵀ."""
     places = {word: place for place, word in enumerate(words)}
@@ -110,9 +174,3 @@ def _moments(
         sums, totals = sums + x.sum(axis=0), totals + y.sum(axis=0)
         squares, products = squares + x.T @ x, products + x.T @ y
     return sums / len(examples), totals / len(examples), squares / len(examples), products / len(examples)
-
-
-def _shares(captions: Sequence[str]) -> dict[str, float]:
-    """The share of an example's captions that have each word."""
-    counts = Counter(word for text in captions for word in content_words(" ".join(tokenise(text))))
-    return {word: count / len(captions) for word, count in counts.items()}
