@@ -10,18 +10,12 @@ from picknet.model.folder import TAGS
 from picknet.model.memory import SceneMemory
 from picknet.model.runtime import Runtime
 from picknet.model.sentences import SentenceWriter, Signals
-from picknet.model.tags import Forecast
 from picknet.picking.picker import Pick, Picker
 from picknet.picking.scenes import SceneWatch
 from picknet.results import Description, Update
 from picknet.video.frame import Frame
 from picknet.video.live import Live
 from picknet.walk import SceneRule, Walk
-
-
-def forecast_for(runtime: Runtime, dataset: str | None) -> Forecast | None:
-    """For captions in the style of a data set; None where the model has none."""
-    return runtime.tags.forecasts.get(dataset) if runtime.tags and dataset else None
 
 
 class Describer:
@@ -39,7 +33,7 @@ class Describer:
         )
         """None where the model is not calibrated for the style."""
         tags_weight = self.confidence.tags_weight if self.confidence else 0.0
-        forecast = forecast_for(runtime, style or own_entry(entries(runtime.card), styles))
+        forecast = runtime.forecast(style or own_entry(entries(runtime.card), styles))
         if self.confidence and self.confidence.needs_tags:
             lacks = "" if runtime.tags else TAGS
             if not lacks and "forecast" in self.confidence.weights and forecast is None:

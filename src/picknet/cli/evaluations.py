@@ -340,7 +340,6 @@ def calibrate(
 
     from picknet.captioner import load
     from picknet.data.split import data_folders, load_split, only
-    from picknet.describer import forecast_for
     from picknet.files import written_whole
     from picknet.model.card import CARD, report, write_card
     from picknet.model.confidence import with_entry, without_tags
@@ -366,11 +365,12 @@ def calibrate(
     for option, asked in (("--tags-weight", tags_weight), ("--forecast", forecast)):
         if asked and not tags and not captioner.runtime.tags:
             raise BadUsage(f"{option}: the model {captioner.name} has no tags; let it learn some with --tags")
+    runtimes = [writer.runtime for writer, _ in parts]
     for option, what, given, has in (
-        ("--tags", "tags", tags, lambda runtime: runtime.tags),
-        ("--forecast", f"a forecast for {name}", forecast, lambda runtime: forecast_for(runtime, name)),
+        ("--tags", "tags", tags, [bool(runtime.tags) for runtime in runtimes]),
+        ("--forecast", f"a forecast for {name}", forecast, [bool(runtime.forecast(name)) for runtime in runtimes]),
     ):
-        if not given and has(captioner.runtime) and not all(has(writer.runtime) for writer, _ in parts):
+        if has[0] and not given and not all(has):
             raise BadUsage(
                 f"--fold-model: the model has {what}, which each fold's model has to learn as well: add {option}"
             )
@@ -386,7 +386,7 @@ def calibrate(
             writer.runtime.tags = learn(
                 writer,
                 tags=of_tags,
-                forecasts=dict(zip([name], of_forecast, strict=False)),
+                forecasts={name: of_forecast[0]} if forecast else None,
                 unseen={clip.path for clip in held_back.clips},
                 like=captioner,
                 on_clip=lambda clip: advance(),
@@ -395,7 +395,7 @@ def calibrate(
         tags_weight = captioner.describer.writer.tags_weight
     for writer, _ in parts:
         writer.describer.writer.tags_weight = tags_weight
-        writer.describer.writer.forecast = forecast_for(writer.runtime, name)
+        writer.describer.writer.forecast = writer.runtime.forecast(name)
     samples, missing = [], []
     with progress("captioning", sum(len(clips.clips) for _, clips in parts)) as advance:
         for writer, clips in parts:

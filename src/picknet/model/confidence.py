@@ -19,7 +19,7 @@ SIGNALS = ("likelihood", "entropy", "agreement", "familiarity", "tags", "expecta
 logarithms, too. Only a model with tags has the last three, which count less where the state is short."""
 NEED_TAGS = frozenset({"tags", "expectation", "forecast"})
 LEAST_FORECAST = 0.02
-"""Added to a forecast: below this, half of it is no worse than the whole."""
+"""Added to a forecast before its logarithm is taken, so that those far below this hardly differ."""
 LOWEST = -100.0
 """Stands for -inf: the likelihood of no sentence, the familiarity of an empty state."""
 OWN_STYLE = "its own style"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from picknet.model.folder import GRAPHS, BadModel, ModelFolder
 from picknet.model.graphs import CompiledGraph, Graph, PendingFeatures, Sizes, signatures
 from picknet.model.rate_policy import RatePolicy
-from picknet.model.tags import Tags
+from picknet.model.tags import Forecast, Tags
 
 __all__ = ["PRECISION", "EncoderState", "PendingFeatures", "Runtime"]
 
@@ -147,6 +147,10 @@ class Runtime:
         attended = {"keys": memory.keys, "values": memory.values} if self.config.model.attends else {}
         results = self._run("decoder", words=words, video=memory.h, **attended, state=states)
         return results["log_probabilities"], results["next_state"]
+
+    def forecast(self, dataset: str | None) -> Forecast | None:
+        """That for captions in the style of a data set; None where the model has none."""
+        return self.tags.forecasts.get(dataset) if self.tags and dataset else None
 
     def _run(self, name: str, /, **inputs: Array) -> dict[str, Array]:
         return self._compiled(name)(inputs)

@@ -1,6 +1,7 @@
 """Learning a model's tags and forecasts: which words people use for clips and pictures with such features."""
 
 import contextlib
+import functools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -57,20 +58,19 @@ def learn(
     unseen: files to leave out, since the captioner has not seen them and its confidence is fitted on them.
     like: the model whose picker is used, as in `calibration.describe`.
     """
-    looked_at: dict[Path, Array | None] = {}  # each file once
+
+    @functools.cache
+    def features_of(path: Path) -> Array | None:
+        with contextlib.suppress(UnreadableVideo, UnreadablePicture):
+            return _features(captioner, path, like)
+        return None
 
     def examples(clips: Sequence[Clip]) -> list[Example]:
         found = []
         for clip in clips:
-            on_clip(clip)
-            if clip.path in unseen:
-                continue
-            if clip.path not in looked_at:
-                looked_at[clip.path] = None
-                with contextlib.suppress(UnreadableVideo, UnreadablePicture):
-                    looked_at[clip.path] = _features(captioner, clip.path, like)
-            if (features := looked_at[clip.path]) is not None:
+            if clip.path not in unseen and (features := features_of(clip.path)) is not None:
                 found.append(Example(features, clip.captions))
+            on_clip(clip)
         return found
 
     learned = captioner.runtime.tags
