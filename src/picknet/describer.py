@@ -34,15 +34,16 @@ class Describer:
         """None where the model is not calibrated for the style."""
         tags_weight = self.confidence.tags_weight if self.confidence else 0.0
         forecast = runtime.forecast(style or own_entry(entries(runtime.card), styles))
-        if self.confidence and self.confidence.needs_tags:
-            lacks = "" if runtime.tags else TAGS
-            if not lacks and "forecast" in self.confidence.weights and forecast is None:
-                lacks = f"a forecast for its style in {TAGS}"
-            if lacks:
-                raise BadCalibration(
-                    f"{runtime.folder}: its confidence needs {lacks}, which is missing; calibrate again, or remove the "
-                    "confidence from card.json"
-                )
+        lacks = None
+        if self.confidence and self.confidence.needs_tags and not runtime.tags:
+            lacks = TAGS
+        elif self.confidence and "forecast" in self.confidence.weights and not forecast:
+            lacks = f"a forecast for its style in {TAGS}"
+        if lacks:
+            raise BadCalibration(
+                f"{runtime.folder}: its confidence needs {lacks}, which is missing; calibrate again, or remove the "
+                "confidence from card.json"
+            )
         self.confidence_note: str | None = None
         """Why captions have no confidence, for people; None where they have one."""
         if self.confidence is None:

@@ -309,8 +309,8 @@ def calibrate(
         str | None,
         typer.Option(
             metavar="[DATASET=]DIR",
-            help="First learn to forecast how similar captions in this style will be to people's, from a data folder's "
-            "training clips with such captions.",
+            help="First learn to forecast how similar a caption will be to people's, from a data folder's training "
+            "clips with captions in the style that is calibrated.",
         ),
     ] = None,
     tags_weight: Annotated[

@@ -9,7 +9,7 @@ the confidence alone: what has chosen a sentence cannot judge it.
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,13 @@ class _Expectation:
     weights: Array
     """(feature, words)"""
 
+    def _shares_of(self, features: Array, places: Any = slice(None)) -> Array:
+        """The words' shares, or those of the words at some places. features: (feature,), of a length above 0."""
+        weights = self.weights[:, places].astype(np.float32, copy=False)
+        # Not as a product of matrices: BLAS would share it among threads, which then spin on the cores that decode.
+        beyond = np.einsum("f,fw->w", features / np.linalg.norm(features) - self.mean, weights)
+        return np.asarray(self.shares[places] + beyond)
+
     @cached_property
     def _places(self) -> dict[str, int]:
         return {word: place for place, word in enumerate(self.words)}
@@ -65,14 +72,12 @@ class Forecast(_Expectation):
 
     def of(self, features: Array, sentence: Sequence[str]) -> float:
         """The cosine to expect, 0 to 1. features: as for `Tags.expected`; sentence: its words, all of them."""
-        length = float(np.linalg.norm(features))
         counts = Counter(sentence)
         said = [word for word in counts if word in self._places]
-        if not length or not said:
+        if not np.linalg.norm(features) or not said:
             return 0.0
         places = [self._places[word] for word in said]
-        weights = self.weights[:, places].astype(np.float32)
-        shares = self.shares[places] + np.einsum("f,fw->w", features / length - self.mean, weights)
+        shares = self._shares_of(features, places)
         weighted = np.array([counts[word] for word in said]) * self.rarity[places]
         # Words that are not among those known are as rare as the rarest.
         others = sum(count**2 for word, count in counts.items() if word not in self._places)
@@ -95,21 +100,15 @@ class Tags(_Expectation):
 
         features: (feature,), the mean over the cells of all picks, or any multiple; none are expected if they are 0.
         """
-        if not (length := float(np.linalg.norm(features))):
+        if not np.linalg.norm(features):
             return np.zeros_like(self.shares)
-        # Not as a product of matrices: BLAS would share it among threads, which then spin on the cores that decode.
-        shares = self.shares + np.einsum("f,fw->w", features / length - self.mean, self._weights)
-        return np.asarray((np.clip(shares, LOWEST_SHARE, 1.0) - self.shares) * self._rarity)
+        return np.asarray((np.clip(self._shares_of(features), LOWEST_SHARE, 1.0) - self.shares) * self._rarity)
 
     def agreement(self, expected: Array, content: Collection[str]) -> float:
         """The cosine of the words of a caption and the `expected` ones; 0 for a caption without any of the words."""
         said = [self._places[word] for word in content if word in self._places]
         lengths = np.linalg.norm(expected) * np.linalg.norm(self._rarity[said])
         return float(expected[said] @ self._rarity[said] / lengths) if lengths else 0.0
-
-    @cached_property
-    def _weights(self) -> Array:
-        return self.weights.astype(np.float32)  # products in 16 bits are slow
 
     @cached_property
     def _rarity(self) -> Array:
@@ -140,7 +139,8 @@ class Tags(_Expectation):
             raise BadModel(f"{path}: is damaged ({last_line(error)}); {CALIBRATE_AGAIN}") from error
         for part in (tags, *tags.forecasts.values()):
             _check(part, path, feature_size)
-        return tags
+        # All of them are needed for every caption; of a forecast's, those of the caption's words alone.
+        return replace(tags, weights=tags.weights.astype(np.float32))
 
 
 def _prefixes(tensors: Mapping[str, Array]) -> set[str]:

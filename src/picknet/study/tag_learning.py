@@ -108,9 +108,7 @@ def fit_forecast(examples: Sequence[Example]) -> Forecast:
     rarity = {word: math.log(len(examples) / count) for word, count in having.items()}
     words = _most_frequent([[Counter(word for counts in of_one for word in counts) for of_one in sentences]])
     made_up = [_made_up(of_one, rarity) for of_one in sentences]
-    return Forecast(
-        *_fit([examples] if examples else [], [made_up], words), np.array([rarity[word] for word in words], np.float32)
-    )
+    return Forecast(*_fit([examples], [made_up], words), np.array([rarity[word] for word in words], np.float32))
 
 
 def _shares(captions: Sequence[str]) -> dict[str, float]:
@@ -143,7 +141,7 @@ def _fit(
     data: Sequence[Sequence[Example]], shares_of: Sequence[Sequence[Mapping[str, float]]], words: Sequence[str]
 ) -> tuple[Sequence[str], Array, Array, Array]:
     """Ridge regression from features to each example's shares of words -> words, mean shares, mean features, weights"""
-    if not data:
+    if not any(data):
         raise BadData("no clip to learn words from: none of them can be read")
     moments = [_moments(examples, of_data, words) for examples, of_data in zip(data, shares_of, strict=True)]
     mean, usual, squares, products = (sum(part) / len(data) for part in zip(*moments, strict=True))
