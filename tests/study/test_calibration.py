@@ -14,7 +14,9 @@ from picknet.model.card import report
 from picknet.model.confidence import SIGNALS, BadCalibration
 from picknet.model.sentences import Signals
 from picknet.study.calibration import (
+    FORECAST_PENALTY,
     PENALTY,
+    PENALTY_BESIDE_FORECAST,
     Bin,
     Sample,
     auc,
@@ -59,11 +61,12 @@ def test_a_fit_is_the_maximum_of_the_penalised_likelihood():
     generator = np.random.default_rng(0)
     inputs = generator.standard_normal((1500, 3))
     good = generator.random(1500) < 1 / (1 + np.exp(-(0.5 + inputs @ [1.0, -2.0, 0.0])))
-    weights = logistic_regression(inputs, good)
+    penalties = np.array([10.0, 1.0, 50.0])
+    weights = logistic_regression(inputs, good, penalties)
 
     def value(weights: np.ndarray) -> float:
         chances = 1 / (1 + np.exp(-(weights[0] + inputs @ weights[1:])))
-        return float(np.log(np.where(good, chances, 1 - chances)).sum() - PENALTY * (weights[1:] ** 2).sum() / 2)
+        return float(np.log(np.where(good, chances, 1 - chances)).sum() - penalties @ weights[1:] ** 2 / 2)
 
     for step in np.concatenate([np.eye(4), -np.eye(4)]) * 0.01:
         assert value(weights + step) < value(weights)
@@ -85,14 +88,24 @@ def test_a_short_state_never_speaks_for_a_caption():
         assert confidence.at(told(familiarity=-3.0), ()) <= 0.5
 
 
-def test_perfectly_separated_captions_do_not_give_a_confidence_of_0_and_1():
-    many = [told(likelihood=-0.5)] * 10 + [told(likelihood=-1.5)] * 10
-    confidence = fit(many, [frozenset()] * 20, np.repeat([True, False], 10))
-    # Standardised, the likelihoods are 1 and -1. The slope w maximises 20 log σ(w) - 1.5 w²: 20 σ(-w) = 3 w.
-    slope = confidence.weights["likelihood"] / 2
-    assert 20 / (1 + math.exp(slope)) == pytest.approx(PENALTY * slope)
-    assert confidence.at(told(likelihood=-0.5), ()) == pytest.approx(1 / (1 + math.exp(-slope)))
-    assert confidence.at(told(likelihood=-1.5), ()) == pytest.approx(1 / (1 + math.exp(slope)))
+@pytest.mark.parametrize(
+    ("signal", "beside", "penalty"),
+    [
+        ("likelihood", ("tags",), PENALTY),
+        ("likelihood", ("tags", "forecast"), PENALTY_BESIDE_FORECAST),  # which only corrects the forecast
+        ("forecast", ("tags",), FORECAST_PENALTY),
+    ],
+)
+def test_perfectly_separated_captions_do_not_give_a_confidence_of_0_and_1(signal, beside, penalty):
+    def one(value: float) -> dict[str, float]:
+        return {signal: value} | dict.fromkeys(beside, 0.0)
+
+    confidence = fit([one(-0.5)] * 10 + [one(-1.5)] * 10, [frozenset()] * 20, np.repeat([True, False], 10))
+    # Standardised, the values are 1 and -1. The slope w maximises 20 log σ(w) - penalty w² / 2: 20 σ(-w) = penalty w.
+    slope = confidence.weights[signal] / 2
+    assert 20 / (1 + math.exp(slope)) == pytest.approx(penalty * slope)
+    assert confidence.at(one(-0.5), ()) == pytest.approx(1 / (1 + math.exp(-slope)))
+    assert confidence.at(one(-1.5), ()) == pytest.approx(1 / (1 + math.exp(slope)))
 
 
 def test_a_word_has_a_weight_if_ten_captions_have_it():

@@ -33,6 +33,9 @@ MIN_WORD_COUNT = 10
 """Captions that a word must be in to get a weight."""
 PENALTY = 10.0
 """Of squared weights in the fit, for signals of variance 1 and for words: as if some more clips contradicted it."""
+FORECAST_PENALTY, PENALTY_BESIDE_FORECAST = 1.0, 50.0
+"""Where there is a forecast, which tells the CIDEr itself, the other signals correct it only as far as many clips agree
+on that."""
 NUM_FOLDS = 10
 NUM_BINS = 15
 SURE = 0.7
@@ -214,7 +217,11 @@ def _fit(
     mean, scale = signals.mean(axis=0), signals.std(axis=0)
     scale[scale < 1e-9] = 1.0  # a signal that is always the same
     has_word = np.array([[word in of_one for word in known] for of_one in words]).reshape(len(words), len(known))
-    bias, *weights = logistic_regression(np.column_stack([(signals - mean) / scale, has_word]), good)
+    penalties = np.full(len(names) + len(known), PENALTY)
+    if "forecast" in names:
+        penalties[: len(names)] = PENALTY_BESIDE_FORECAST
+        penalties[names.index("forecast")] = FORECAST_PENALTY
+    bias, *weights = logistic_regression(np.column_stack([(signals - mean) / scale, has_word]), good, penalties)
     of_signals, of_words = np.array(weights[: len(names)]) / scale, weights[len(names) :]
     return Confidence(
         float(bias - of_signals @ mean),
@@ -224,15 +231,14 @@ def _fit(
     )
 
 
-def logistic_regression(inputs: Array, good: Array) -> Array:
-    """inputs: (n, k), good: (n,) bool -> bias and weights (1 + k,), by Newton's method.
+def logistic_regression(inputs: Array, good: Array, penalties: Array) -> Array:
+    """inputs: (n, k), good: (n,) bool, penalties: (k,) -> bias and weights (1 + k,), by Newton's method.
 
-    The penalty of squared weights, not of the bias, keeps the confidence away from 0 and 1 where a few clips happen to
+    The penalties of squared weights, not of the bias, keep the confidence away from 0 and 1 where a few clips happen to
     be perfectly separated, and a word that few captions have close to 0.
     """
     inputs = np.column_stack([np.ones(len(inputs)), inputs])
-    penalty = np.full(inputs.shape[1], PENALTY)
-    penalty[0] = 1e-9
+    penalty = np.array([1e-9, *penalties])
 
     def loss(weights: Array) -> float:
         logits = inputs @ weights
