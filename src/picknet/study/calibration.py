@@ -34,8 +34,8 @@ MIN_WORD_COUNT = 10
 PENALTY = 10.0
 """Of squared weights in the fit, for signals of variance 1 and for words: as if some more clips contradicted it."""
 FORECAST_PENALTY, PENALTY_BESIDE_FORECAST = 1.0, 50.0
-"""Where there is a forecast, which tells the CIDEr itself, the other signals correct it only as far as many clips agree
-on that."""
+"""In place of `PENALTY`, for the signals of a style with a forecast: it predicts the CIDEr itself, and the others only
+correct it, which takes many clips to learn."""
 NUM_FOLDS = 10
 NUM_BINS = 15
 SURE = 0.7
