@@ -9,8 +9,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -380,10 +379,16 @@ def calibratable(
     (data / "captions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def describe(
-        captioner: Captioner, split: Split, *, like: Captioner, on_clip: Callable[[Clip], object]
+        captioner: Captioner,
+        split: Split,
+        *,
+        like: Captioner,
+        forecasts: Mapping[Path, Forecast],
+        on_clip: Callable[[Clip], object],
     ) -> tuple[list[Sample], list[Missing]]:
         samples = []
         for clip in split.clips:
+            assert not forecasts or clip.name not in forecasts[clip.path].words
             text, likelihood = (clip.captions[0], -0.5) if int(clip.name[-2:]) % 2 else ("a cat is sitting", -1.5)
             samples.append(Sample(clip, text, Signals(frozenset(text.split()), likelihood, 1.0, 1.0, 2.0)))
             on_clip(clip)
@@ -418,14 +423,20 @@ def test_calibrate_learns_a_forecast_for_the_style(picknet: Picknet, calibratabl
     assert picknet(*command, "--tags", f"folder={data}", "--forecast", f"folder={data}").code == 0
     forecast = load(model).describer.writer.forecast
     assert forecast is not None
-    assert {"dog", "runs", "41"} <= set(forecast.words)  # of training clips
-    assert "01" not in forecast.words
-    # New tags leave it as it is, and a new forecast the tags.
-    assert picknet(*command, "--tags", f"folder={data}").code == 0
+    assert {"dog", "runs", "41", "01"} <= set(forecast.words)  # of training clips, and of those calibrated on
+    # It knows these clips, so it cannot be used to calibrate on them again.
+    code, _, err = picknet(*command, "--tags", f"folder={data}")
+    assert code == 2
+    assert err == (
+        "picknet: --data: the model has a forecast for folder, which may have been learned from these clips: add "
+        "--forecast, so that each clip is judged by one that was not\n"
+    )
     tags = load(model).runtime.tags
     assert tags is not None
     assert list(tags.forecasts) == ["folder"]
-    assert picknet(*command, "--forecast", f"folder={data}").code == 0
+    # A new forecast leaves the tags as they are.
+    beside = shutil.copytree(data, data.parent / "beside")
+    assert picknet(*command, "--forecast", f"folder={data}", "--forecast", f"folder={beside}").code == 0
     again = load(model).runtime.tags
     assert again is not None
     assert again.words == tags.words
@@ -517,12 +528,6 @@ def test_models_of_folds_need_tags_where_the_model_has_some(
     with renewed(run / "model", TAGS):
         tags.save(run / "model" / TAGS)
     assert picknet(*command).code == 0
-    forecast = Forecast(tags.words, tags.shares, tags.mean, tags.weights, np.ones(1, np.float32))
-    with renewed(model, TAGS):
-        replace(tags, forecasts={"folder": forecast}).save(model / TAGS)
-    code, _, err = picknet(*command)
-    told = "--fold-model: the model has a forecast for folder, which each fold's model has to learn as well"
-    assert (code, err) == (2, f"picknet: {told}: add --forecast\n")
 
 
 def test_the_style_that_is_calibrated_is_that_of_the_data_set(

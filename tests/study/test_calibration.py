@@ -13,6 +13,7 @@ from picknet.data.split import Clip, Split
 from picknet.model.card import report
 from picknet.model.confidence import SIGNALS, BadCalibration
 from picknet.model.sentences import Signals
+from picknet.model.tags import Forecast, Tags
 from picknet.study.calibration import (
     FORECAST_PENALTY,
     PENALTY,
@@ -222,6 +223,31 @@ def test_clips_are_described_with_the_picker_of_the_model_that_is_calibrated(
     (found,) = samples
     assert found.text == own.text
     assert found.signals.likelihood == pytest.approx(own.log_probability / (len(own.text.split()) + 1))
+
+
+def test_a_clip_is_judged_by_its_own_forecast_where_there_is_one(model_folder: Path, tmp_path: Path):
+    captioner = load(model_folder)
+    writer = captioner.describer.writer
+    captioner.runtime.tags = Tags(
+        ["cat"], np.full(1, 0.5, np.float32), np.zeros(1, np.float32), np.zeros((1, 1), np.float32)
+    )
+    paths = [write_clip(tmp_path / f"{name}.mp4", num_frames=40) for name in ("cat", "dog")]
+    every = tuple(Clip(path.stem, path, ("a cat",)) for path in paths)
+    nothing = (np.zeros((1, 1), np.int8), np.ones(1, np.float32), np.ones(1, np.float32))
+
+    def always(share: float) -> Forecast:
+        """Of every sentence: it consists of the words that are known, and each makes up this share."""
+        known = sorted(captioner.runtime.vocabulary.words)
+        flat = [np.repeat(part, len(known), axis=-1) for part in nothing]
+        return Forecast(known, np.full(len(known), share, np.float32), np.zeros(1, np.float32), *flat)
+
+    writer.forecast = own = always(0.1)
+    split = Split("folder", "all", every, ())
+    samples, _ = describe(captioner, split, like=captioner, forecasts={paths[1]: always(0.3)})
+    cat, dog = (one.signals.forecast for one in samples)
+    assert cat
+    assert dog == pytest.approx(3 * cat)
+    assert writer.forecast is own
 
 
 def test_a_report_draws_where_the_confidence_is_and_where_it_should_be():

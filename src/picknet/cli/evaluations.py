@@ -306,11 +306,12 @@ def calibrate(
         ),
     ] = None,
     forecast: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="[DATASET=]DIR",
-            help="First learn to forecast how similar a caption will be to people's, from a data folder's training "
-            "clips with captions in the style that is calibrated.",
+            help="First learn to forecast how similar a caption will be to people's: from a data folder's training "
+            "clips with captions in the style that is calibrated, and from the clips of --data, each judged without "
+            "it; repeat it for data folders in other styles, which count half.",
         ),
     ] = None,
     tags_weight: Annotated[
@@ -365,41 +366,44 @@ def calibrate(
     for option, asked in (("--tags-weight", tags_weight), ("--forecast", forecast)):
         if asked and not tags and not captioner.runtime.tags:
             raise BadUsage(f"{option}: the model {captioner.name} has no tags; let it learn some with --tags")
-    runtimes = [writer.runtime for writer, _ in parts]
-    for option, what, given, has in (
-        ("--tags", "tags", tags, [bool(runtime.tags) for runtime in runtimes]),
-        ("--forecast", f"a forecast for {name}", forecast, [bool(runtime.forecast(name)) for runtime in runtimes]),
-    ):
-        if has[0] and not given and not all(has):
-            raise BadUsage(
-                f"--fold-model: the model has {what}, which each fold's model has to learn as well: add {option}"
-            )
+    if captioner.runtime.tags and not tags and not all(writer.runtime.tags for writer, _ in parts):
+        raise BadUsage("--fold-model: the model has tags, which each fold's model has to learn as well: add --tags")
+    if captioner.runtime.forecast(name) and not forecast:
+        raise BadUsage(
+            f"--data: the model has a forecast for {name}, which may have been learned from these clips: add "
+            "--forecast, so that each clip is judged by one that was not"
+        )
 
     def training_clips(folders: Sequence[str]) -> "list[tuple[Clip, ...]]":
         found = data_folders(folders, dataset.value)
         return [load_split(one.folder, dataset=one.dataset, split="train").clips for one in found]
 
-    of_tags, of_forecast = training_clips(tags or ()), training_clips([forecast] if forecast else ())
-    total = sum(len(clips) for clips in of_tags + of_forecast)
-    with progress("learning words", len(parts) * total) as advance:
-        for writer, held_back in parts:
-            writer.runtime.tags = learn(
+    of_tags, of_forecast = training_clips(tags or ()), training_clips(forecast or ())
+    held_back = sum(len(clips.clips) for _, clips in parts)
+    total = len(parts) * sum(map(len, of_tags + of_forecast)) + (held_back if forecast else 0)
+    unaware = []
+    with progress("learning words", total) as advance:
+        for writer, clips in parts:
+            writer.runtime.tags, forecasts = learn(
                 writer,
+                style=name,
                 tags=of_tags,
-                forecasts={name: of_forecast[0]} if forecast else None,
-                unseen={clip.path for clip in held_back.clips},
-                like=captioner,
+                forecast=of_forecast,
+                held_back=clips.clips,
                 on_clip=lambda clip: advance(),
             )
+            unaware.append(forecasts)
     if tags_weight is None:
         tags_weight = captioner.describer.writer.tags_weight
     for writer, _ in parts:
         writer.describer.writer.tags_weight = tags_weight
         writer.describer.writer.forecast = writer.runtime.forecast(name)
     samples, missing = [], []
-    with progress("captioning", sum(len(clips.clips) for _, clips in parts)) as advance:
-        for writer, clips in parts:
-            described, lost = calibration.describe(writer, clips, like=captioner, on_clip=lambda clip: advance())
+    with progress("captioning", held_back) as advance:
+        for (writer, clips), forecasts in zip(parts, unaware, strict=True):
+            described, lost = calibration.describe(
+                writer, clips, like=captioner, forecasts=forecasts, on_clip=lambda clip: advance()
+            )
             samples.append(described)
             missing += lost
     fitted = calibration.calibrate(*samples, tags_weight=tags_weight)

@@ -38,12 +38,11 @@ class _Expectation:
     weights: Array
     """(feature, words)"""
 
-    def _shares_of(self, features: Array, places: Any = slice(None)) -> Array:
-        """The words' shares, or those of the words at some places. features: (feature,), of a length above 0."""
+    def _beyond(self, features: Array, places: Any = slice(None)) -> Array:
+        """What is added to the words' shares, or to those at some places. features: (feature,), of a length above 0."""
         weights = self.weights[:, places].astype(np.float32, copy=False)
         # Not as a product of matrices: BLAS would share it among threads, which then spin on the cores that decode.
-        beyond = np.einsum("f,fw->w", features / np.linalg.norm(features) - self.mean, weights)
-        return np.asarray(self.shares[places] + beyond)
+        return np.asarray(np.einsum("f,fw->w", features / np.linalg.norm(features) - self.mean, weights))
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -54,7 +53,6 @@ class _Expectation:
             "words": np.frombuffer("\n".join(self.words).encode(), np.uint8),
             "shares": self.shares,
             "mean": self.mean,
-            "weights": self.weights.astype(np.float16),
         }
 
 
@@ -67,6 +65,8 @@ class Forecast(_Expectation):
     same way, is the mean cosine to the captions of a clip, which CIDEr is made of.
     """
 
+    scales: Array
+    """(words,): the weights of a word are whole numbers, int8, to be multiplied by this."""
     rarity: Array
     """(words,): log(number of clips / number of those whose captions have the word)."""
 
@@ -77,7 +77,7 @@ class Forecast(_Expectation):
         if not np.linalg.norm(features) or not said:
             return 0.0
         places = [self._places[word] for word in said]
-        shares = self._shares_of(features, places)
+        shares = self.shares[places] + self._beyond(features, places) * self.scales[places]
         weighted = np.array([counts[word] for word in said]) * self.rarity[places]
         # Words that are not among those known are as rare as the rarest.
         others = sum(count**2 for word, count in counts.items() if word not in self._places)
@@ -85,7 +85,7 @@ class Forecast(_Expectation):
         return float(np.clip(shares, 0.0, 1.0) @ weighted / whole) if whole else 0.0
 
     def _tensors(self) -> dict[str, Array]:
-        return {**super()._tensors(), "rarity": self.rarity}
+        return {**super()._tensors(), "weights": self.weights, "scales": self.scales, "rarity": self.rarity}
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class Tags(_Expectation):
         """
         if not np.linalg.norm(features):
             return np.zeros_like(self.shares)
-        return np.asarray((np.clip(self._shares_of(features), LOWEST_SHARE, 1.0) - self.shares) * self._rarity)
+        shares = np.clip(self.shares + self._beyond(features), LOWEST_SHARE, 1.0)
+        return np.asarray((shares - self.shares) * self._rarity)
 
     def agreement(self, expected: Array, content: Collection[str]) -> float:
         """The cosine of the words of a caption and the `expected` ones; 0 for a caption without any of the words."""
@@ -117,7 +118,7 @@ class Tags(_Expectation):
     def save(self, path: Path) -> None:
         from safetensors.numpy import save
 
-        tensors = self._tensors()
+        tensors = {**self._tensors(), "weights": self.weights.astype(np.float16)}
         for name, forecast in self.forecasts.items():
             tensors |= {f"{name}.{part}": tensor for part, tensor in forecast._tensors().items()}
         path.write_bytes(save(tensors))
@@ -150,13 +151,14 @@ def _prefixes(tensors: Mapping[str, Array]) -> set[str]:
 
 def _read(tensors: Mapping[str, Array], prefix: str = "") -> dict[str, Any]:
     words = tensors[f"{prefix}words"].tobytes().decode().split("\n")
-    names = ("shares", "mean", *(("rarity",) if prefix else ()))
+    names = ("shares", "mean", *(("scales", "rarity") if prefix else ()))
     found = {name: tensors[prefix + name].astype(np.float32) for name in names}
-    return {"words": words, **found, "weights": tensors[f"{prefix}weights"].astype(np.float16, copy=False)}
+    kind = np.int8 if prefix else np.float16
+    return {"words": words, **found, "weights": tensors[f"{prefix}weights"].astype(kind, casting="safe", copy=False)}
 
 
 def _check(part: _Expectation, path: Path, feature_size: int) -> None:
-    of_words = [part.shares, part.rarity] if isinstance(part, Forecast) else [part.shares]
+    of_words = [part.shares, part.scales, part.rarity] if isinstance(part, Forecast) else [part.shares]
     num_words = len(part.words)
     fitting = all(array.shape == (num_words,) for array in of_words)
     if not fitting or part.mean.ndim != 1 or part.weights.shape != (len(part.mean), num_words):
@@ -166,7 +168,7 @@ def _check(part: _Expectation, path: Path, feature_size: int) -> None:
             f"{path}: was learned from {len(part.mean)} features, but the CNN has {feature_size}; {CALIBRATE_AGAIN}"
         )
     limit = np.finfo(np.float16).max
-    in_range = _is_finite(part.weights) and (np.abs(part.mean) <= limit).all()
+    in_range = (part.weights.dtype == np.int8 or _is_finite(part.weights)) and (np.abs(part.mean) <= limit).all()
     at_least_0 = all((array >= 0).all() and (array <= limit).all() for array in of_words)
     if not in_range or not at_least_0 or not (part.shares <= 1).all():
         raise BadModel(f"{path}: holds what is not a number, or is out of range; {CALIBRATE_AGAIN}")

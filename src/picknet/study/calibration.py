@@ -8,6 +8,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +20,7 @@ from picknet.data.split import Clip, Missing, Split
 from picknet.metrics import Cider
 from picknet.model.confidence import SIGNALS, BadCalibration, Confidence, values
 from picknet.model.sentences import Signals
+from picknet.model.tags import Forecast
 from picknet.study.bootstrap import Interval, interval, resamples
 from picknet.text import tokenise
 from picknet.video.file import UnreadableVideo
@@ -103,15 +106,23 @@ class Calibration:
 
 
 def describe(
-    captioner: Captioner, split: Split, *, like: Captioner, on_clip: Callable[[Clip], object] = lambda clip: None
+    captioner: Captioner,
+    split: Split,
+    *,
+    like: Captioner,
+    forecasts: Mapping[Path, Forecast] = MappingProxyType({}),
+    on_clip: Callable[[Clip], object] = lambda clip: None,
 ) -> tuple[list[Sample], list[Missing]]:
     """Captions of the clips of a split, and the clips that have none.
 
+    forecasts: by the clip's file, in place of the captioner's own, which may have been learned from that clip.
     like: the model that is calibrated, whose picker, samples and beam are used: the model of a fold is a captioner,
     and need not have a picker.
     """
-    samples, missing = [], list(split.missing)
+    samples, missing, writer = [], list(split.missing), captioner.describer.writer
+    own = writer.forecast
     for clip in split.clips:
+        writer.forecast = forecasts.get(clip.path, own)
         try:
             with open_source(clip.path, evenly(like.config.video.num_frames), like.picker) as walk:
                 described = captioner.describer.describe(walk.picks(), beam=like.config.beam)
@@ -123,6 +134,7 @@ def describe(
             else:
                 missing.append(Missing(clip.name, "the picker picked none of its frames"))
         on_clip(clip)
+    writer.forecast = own
     return samples, missing
 
 

@@ -2,9 +2,10 @@
 
 import contextlib
 import functools
+import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,20 +16,24 @@ from numpy.typing import NDArray
 from picknet.captioner import Captioner
 from picknet.data import BadData
 from picknet.data.split import Clip
-from picknet.model.memory import SceneMemory
 from picknet.model.sentences import content_words
 from picknet.model.tags import Forecast, Tags
 from picknet.text import tokenise
-from picknet.video.file import UnreadableVideo
+from picknet.video.file import UnreadableVideo, Video
 from picknet.video.pictures import UnreadablePicture, is_picture, read_picture
-from picknet.walk import evenly, open_source
 
 Array = NDArray[Any]
 
-NUM_WORDS = 700
-"""The most frequent ones. With 1,280 features they take 1.8 MB."""
+TAG_WORDS, FORECAST_WORDS = 700, 1400
+"""The most frequent ones. With 1,280 features each takes 1.8 MB: a forecast's weights are whole numbers, of a byte."""
+NUM_FRAMES = 6
+"""Of a clip that is learned from, evenly spaced: they tell more of what its captions are about than a few picks."""
 PENALTY = 0.3
 """Of squared weights, for features whose mean squared length is 1."""
+WORTH_BESIDE = 0.5
+"""What an example in another style counts in a forecast, in examples of its own style."""
+NUM_PARTS = 10
+"""Of the clips held back: the forecast for each part is learned from the other parts as well."""
 ROWS = 4096
 """Examples that are added up at once, in 64 bits; all of a large data set together would take gigabytes."""
 
@@ -37,78 +42,129 @@ class Example(NamedTuple):
     """A clip or picture to learn from."""
 
     features: Array
-    """(feature,), the mean over the cells of its picks, or any multiple."""
+    """(feature,), the mean over the cells of its frames, or any multiple."""
     captions: Sequence[str]
 
 
 def learn(
     captioner: Captioner,
     *,
+    style: str,
     tags: Sequence[Sequence[Clip]] = (),
-    forecasts: Mapping[str, Sequence[Clip]] | None = None,
-    unseen: Collection[Path] = (),
-    like: Captioner,
+    forecast: Sequence[Sequence[Clip]] = (),
+    held_back: Sequence[Clip] = (),
     on_clip: Callable[[Clip], object] = lambda clip: None,
-) -> Tags | None:
-    """The captioner's tags and forecasts: new ones where there are clips to learn from, the others as they are.
+) -> tuple[Tags | None, dict[Path, Forecast]]:
+    """The captioner's tags and forecasts: new ones where there are clips to learn from, the others as they are. And for
+    each clip held back, by its path, a forecast that knows nothing of it, if there is a new one.
 
-    tags: the clips or pictures of each data set, which the captioner may have been trained on; unreadable ones are left
-        out.
-    forecasts: clips by the data set in whose style their captions are; a captioner without tags gets none.
-    unseen: files to leave out, since the captioner has not seen them and its confidence is fitted on them.
-    like: the model whose picker is used, as in `calibration.describe`.
+    style: the data set in whose style the forecast is; a captioner without tags gets none.
+    tags: the clips or pictures of each data set, which the captioner may have been trained on.
+    forecast: the same, first those in the style, then data sets in other styles.
+    held_back: clips in the style whose captions will be judged, those of one film next to each other. Tags know nothing
+        of them; the forecast is learned from them, too.
+    on_clip: called for each clip that is learned from. Unreadable ones are left out.
     """
 
     @functools.cache
     def features_of(path: Path) -> Array | None:
         with contextlib.suppress(UnreadableVideo, UnreadablePicture):
-            return _features(captioner, path, like)
+            return _features(captioner, path)
         return None
 
-    def examples(clips: Sequence[Clip]) -> list[Example]:
+    def examples(clips: Iterable[Clip]) -> list[Example]:
         found = []
         for clip in clips:
-            if clip.path not in unseen and (features := features_of(clip.path)) is not None:
+            if (features := features_of(clip.path)) is not None:
                 found.append(Example(features, clip.captions))
             on_clip(clip)
         return found
 
+    def others(clips: Sequence[Clip]) -> list[Clip]:
+        paths = {clip.path for clip in held_back}
+        return [clip for clip in clips if clip.path not in paths]
+
     learned = captioner.runtime.tags
     if tags:
         kept = learned.forecasts if learned else {}
-        learned = replace(fit_tags([examples(clips) for clips in tags]), forecasts=kept)
-    if forecasts and learned:
-        new = {name: fit_forecast(examples(clips)) for name, clips in forecasts.items()}
-        learned = replace(learned, forecasts={**learned.forecasts, **new})
-    return learned
+        learned = replace(fit_tags([examples(others(clips)) for clips in tags]), forecasts=kept)
+    if not (forecast and learned):
+        return learned, {}
+    known, *beside = [examples(others(clips)) for clips in forecast]
+    bounds = [len(held_back) * number // NUM_PARTS for number in range(NUM_PARTS + 1)]
+    parts = [held_back[first:last] for first, last in itertools.pairwise(bounds) if first < last]
+    of_parts = [examples(part) for part in parts]
+    unaware: dict[Path, Forecast] = {}
+    for number, part in enumerate(parts):
+        rest = itertools.chain(*of_parts[:number], *of_parts[number + 1 :])
+        unaware |= dict.fromkeys((clip.path for clip in part), fit_forecast([*known, *rest], beside=beside))
+    whole = fit_forecast([*known, *itertools.chain(*of_parts)], beside=beside)
+    return replace(learned, forecasts={**learned.forecasts, style: whole}), unaware
 
 
-def _features(captioner: Captioner, path: Path, like: Captioner) -> Array:
+def _features(captioner: Captioner, path: Path) -> Array:
+    size = captioner.config.model.image_size
     if is_picture(path):
-        pixels = read_picture(path, captioner.config.model.image_size)
-        return np.asarray(captioner.runtime.features(pixels[None])[0].mean(axis=0))
-    memory = SceneMemory(captioner.runtime)
-    with open_source(path, evenly(like.config.video.num_frames), like.picker) as walk:
-        for frame, _ in walk.picks():
-            memory.add(frame)
-    return np.asarray(memory.state().seen[0])
+        pixels = [read_picture(path, size)]
+    else:
+        with Video(path) as video:
+            pixels = [frame.pixels(size) for frame in video.sample_evenly(count=NUM_FRAMES)]
+    return np.asarray(captioner.runtime.features(np.stack(pixels)).mean(axis=(0, 1)))
 
 
 def fit_tags(data: Sequence[Sequence[Example]]) -> Tags:
     """Data sets count alike, however many examples each has."""
-    data = [examples for examples in data if examples]
+    data = _some(data)
     shares_of = [[_shares(example.captions) for example in examples] for examples in data]
-    return Tags(*_fit(data, shares_of, _most_frequent(shares_of)))
+    words = _most_frequent(shares_of, TAG_WORDS)
+    moments = [_Moments.of(*one, words) for one in zip(data, shares_of, strict=True)]
+    pooled = _Moments(*(sum(part) / len(data) for part in zip(*moments, strict=True)))
+    # The number of examples that would tell as much if all counted alike.
+    num_examples = len(data) ** 2 / sum(1 / len(examples) for examples in data)
+    weights = _ridge(*pooled.covariances(), num_examples)
+    return Tags(words, pooled.shares.astype(np.float32), pooled.features.astype(np.float32), weights)
 
 
-def fit_forecast(examples: Sequence[Example]) -> Forecast:
-    """From clips with captions in one style."""
-    sentences = [[Counter(tokenise(text)) for text in example.captions] for example in examples]
-    having = Counter(word for of_one in sentences for word in set().union(*of_one))
-    rarity = {word: math.log(len(examples) / count) for word, count in having.items()}
-    words = _most_frequent([[Counter(word for counts in of_one for word in counts) for of_one in sentences]])
-    made_up = [_made_up(of_one, rarity) for of_one in sentences]
-    return Forecast(*_fit([examples], [made_up], words), np.array([rarity[word] for word in words], np.float32))
+def fit_forecast(examples: Sequence[Example], *, beside: Sequence[Sequence[Example]] = ()) -> Forecast:
+    """From clips with captions in one style. beside: examples of other data sets, in other styles.
+
+    What is usual differs from data set to data set, features as well as words; so of the others counts only how the two
+    go together within each.
+    """
+    data = [*_some([examples]), *(others for others in beside if others)]
+    counted = [[[Counter(tokenise(text)) for text in example.captions] for example in part] for part in data]
+    own = counted[0]
+    having = Counter(word for of_one in own for word in set().union(*of_one))
+    rarity = {word: math.log(len(own) / count) for word, count in having.items()}
+    said = [Counter(word for counts in of_one for word in counts) for of_one in own]
+    words = _most_frequent([said], FORECAST_WORDS)
+    # A word that only other styles have is as rare as one that a single clip has.
+    known = defaultdict(lambda: math.log(len(own)), rarity)
+    moments = [
+        _Moments.of(part, [_made_up(of_one, known) for of_one in of_part], words)
+        for part, of_part in zip(data, counted, strict=True)
+    ]
+    worths = [len(own), *(WORTH_BESIDE * len(part) for part in data[1:])]
+    totals = [[worth * part for part in one.covariances()] for worth, one in zip(worths, moments, strict=True)]
+    covariance, products = (sum(part) / sum(worths) for part in zip(*totals, strict=True))
+    weights = _ridge(covariance, products, sum(worths))
+    scales = np.abs(weights).max(axis=0) / 127
+    scales[scales == 0] = 1.0  # a word that every caption has
+    return Forecast(
+        words,
+        moments[0].shares.astype(np.float32),
+        moments[0].features.astype(np.float32),
+        np.round(weights / scales).astype(np.int8),
+        scales,
+        np.array([rarity[word] for word in words], np.float32),
+    )
+
+
+def _some(data: Sequence[Sequence[Example]]) -> list[Sequence[Example]]:
+    """The data sets that have examples."""
+    if not any(data):
+        raise BadData("no clip to learn words from: none of them can be read")
+    return [examples for examples in data if examples]
 
 
 def _shares(captions: Sequence[str]) -> dict[str, float]:
@@ -127,48 +183,57 @@ def _made_up(sentences: Sequence[Counter[str]], rarity: Mapping[str, float]) -> 
     return total
 
 
-def _most_frequent(shares_of: Sequence[Sequence[Mapping[str, float]]]) -> list[str]:
+def _most_frequent(shares_of: Sequence[Sequence[Mapping[str, float]]], count: int) -> list[str]:
     """Words by the sum of their shares; data sets count alike."""
     total: defaultdict[str, float] = defaultdict(float)
     for of_data in shares_of:
         for shares in of_data:
             for word, share in shares.items():
                 total[word] += share / len(of_data)
-    return sorted(total, key=lambda word: (-total[word], word))[:NUM_WORDS]
+    return sorted(total, key=lambda word: (-total[word], word))[:count]
 
 
-def _fit(
-    data: Sequence[Sequence[Example]], shares_of: Sequence[Sequence[Mapping[str, float]]], words: Sequence[str]
-) -> tuple[Sequence[str], Array, Array, Array]:
-    """Ridge regression from features to each example's shares of words -> words, mean shares, mean features, weights"""
-    if not any(data):
-        raise BadData("no clip to learn words from: none of them can be read")
-    moments = [_moments(examples, of_data, words) for examples, of_data in zip(data, shares_of, strict=True)]
-    mean, usual, squares, products = (sum(part) / len(data) for part in zip(*moments, strict=True))
-    covariance = squares - np.outer(mean, mean)
-    # The number of examples that would tell as much if all counted alike.
-    num_examples = len(data) ** 2 / sum(1 / len(examples) for examples in data)
+class _Moments(NamedTuple):
+    """Means over the examples of a data set, of their features x, of length 1, and their words' shares y."""
+
+    features: Array
+    """x"""
+    shares: Array
+    """y"""
+    squares: Array
+    """x xᵀ"""
+    products: Array
+    """x yᵀ"""
+
+    @classmethod
+    def of(
+        cls, examples: Sequence[Example], shares_of: Sequence[Mapping[str, float]], words: Sequence[str]
+    ) -> "_Moments":
+        places = {word: place for place, word in enumerate(words)}
+        size = len(examples[0].features)
+        squares, products = np.zeros((size, size)), np.zeros((size, len(words)))
+        sums, totals = np.zeros(size), np.zeros(len(words))
+        for first in range(0, len(examples), ROWS):
+            x = np.array([example.features for example in examples[first : first + ROWS]], np.float64)
+            lengths = np.linalg.norm(x, axis=1, keepdims=True)
+            x /= np.where(lengths > 0, lengths, 1.0)
+            y = np.zeros((len(x), len(words)))
+            for row, shares in enumerate(shares_of[first : first + ROWS]):
+                for word in shares.keys() & places.keys():
+                    y[row, places[word]] = shares[word]
+            sums, totals = sums + x.sum(axis=0), totals + y.sum(axis=0)
+            squares, products = squares + x.T @ x, products + x.T @ y
+        return cls(*(part / len(examples) for part in (sums, totals, squares, products)))
+
+    def covariances(self) -> tuple[Array, Array]:
+        """Of the features with each other, and with the shares."""
+        return (
+            self.squares - np.outer(self.features, self.features),
+            self.products - np.outer(self.features, self.shares),
+        )
+
+
+def _ridge(covariance: Array, products: Array, num_examples: float) -> Array:
+    """The weights of a ridge regression, (feature, words). The first two arguments: see `_Moments.covariances`."""
     penalty = PENALTY / num_examples * (np.trace(covariance) or 1.0)
-    weights = np.linalg.solve(covariance + penalty * np.eye(len(mean)), products - np.outer(mean, usual))
-    return words, usual.astype(np.float32), mean.astype(np.float32), weights.astype(np.float32)
-
-
-def _moments(
-    examples: Sequence[Example], shares_of: Sequence[Mapping[str, float]], words: Sequence[str]
-) -> tuple[Array, Array, Array, Array]:
-    """Of the features x, of length 1, and the words' shares y of a data set: the means of x, y, x xᵀ and x yᵀ."""
-    places = {word: place for place, word in enumerate(words)}
-    size = len(examples[0].features)
-    squares, products = np.zeros((size, size)), np.zeros((size, len(words)))
-    sums, totals = np.zeros(size), np.zeros(len(words))
-    for first in range(0, len(examples), ROWS):
-        x = np.array([example.features for example in examples[first : first + ROWS]], np.float64)
-        lengths = np.linalg.norm(x, axis=1, keepdims=True)
-        x /= np.where(lengths > 0, lengths, 1.0)
-        y = np.zeros((len(x), len(words)))
-        for row, shares in enumerate(shares_of[first : first + ROWS]):
-            for word in shares.keys() & places.keys():
-                y[row, places[word]] = shares[word]
-        sums, totals = sums + x.sum(axis=0), totals + y.sum(axis=0)
-        squares, products = squares + x.T @ x, products + x.T @ y
-    return sums / len(examples), totals / len(examples), squares / len(examples), products / len(examples)
+    return np.linalg.solve(covariance + penalty * np.eye(len(covariance)), products).astype(np.float32)
