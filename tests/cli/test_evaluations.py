@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -417,6 +418,12 @@ def test_calibrate_learns_tags_from_training_clips(picknet: Picknet, calibratabl
     assert load(model).describer.writer.tags_weight == 1.5  # it stays as it is
 
 
+FORECAST_IS_STALE = (
+    "--data: the model has a forecast for folder, which may have been learned from these clips: add --forecast, so "
+    "that each clip is judged by one that was not"
+)
+
+
 def test_calibrate_learns_a_forecast_for_the_style(picknet: Picknet, calibratable: tuple[Path, Path]) -> None:
     model, data = calibratable
     command = ("calibrate", "--model", model, "--data", f"folder={data}")
@@ -426,11 +433,7 @@ def test_calibrate_learns_a_forecast_for_the_style(picknet: Picknet, calibratabl
     assert {"dog", "runs", "41", "01"} <= set(forecast.words)  # of training clips, and of those calibrated on
     # It knows these clips, so it cannot be used to calibrate on them again.
     code, _, err = picknet(*command, "--tags", f"folder={data}")
-    assert code == 2
-    assert err == (
-        "picknet: --data: the model has a forecast for folder, which may have been learned from these clips: add "
-        "--forecast, so that each clip is judged by one that was not\n"
-    )
+    assert (code, err) == (2, f"picknet: {FORECAST_IS_STALE}\n")
     tags = load(model).runtime.tags
     assert tags is not None
     assert list(tags.forecasts) == ["folder"]
@@ -528,6 +531,11 @@ def test_models_of_folds_need_tags_where_the_model_has_some(
     with renewed(run / "model", TAGS):
         tags.save(run / "model" / TAGS)
     assert picknet(*command).code == 0
+    nothing = (np.zeros((size, 1), np.int8), np.ones(1, np.float32), np.ones(1, np.float32))
+    with renewed(model, TAGS):
+        replace(tags, forecasts={"folder": Forecast(tags.words, tags.shares, tags.mean, *nothing)}).save(model / TAGS)
+    code, _, err = picknet(*command)
+    assert (code, err) == (2, f"picknet: {FORECAST_IS_STALE}\n")
 
 
 def test_the_style_that_is_calibrated_is_that_of_the_data_set(

@@ -200,9 +200,7 @@ def test_pictures_teach_tags_as_clips_do(model_folder: Path, tmp_path: Path):
     said = {"dark": "night falls", "bright": "snow shines", "broken": "nothing there"}
     clips = [Clip(path.stem, path, (said[path.stem],)) for path in sorted(tmp_path.iterdir())]
     seen = []
-    tags, _ = learn(
-        captioner, style="msvd", tags=[clips], on_clip=lambda clip: seen.append(clip.name)
-    )
+    tags, _ = learn(captioner, style="msvd", tags=[clips], on_clip=lambda clip: seen.append(clip.name))
     assert tags is not None
     assert seen == ["bright", "broken", "dark"]
     assert set(tags.words) == {"night", "fall", "snow", "shin"}

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,7 +109,7 @@ def describe(
     split: Split,
     *,
     like: Captioner,
-    forecasts: Mapping[Path, Forecast] = MappingProxyType({}),
+    forecasts: Mapping[Path, Forecast] | None = None,
     on_clip: Callable[[Clip], object] = lambda clip: None,
 ) -> tuple[list[Sample], list[Missing]]:
     """Captions of the clips of a split, and the clips that have none.
@@ -122,7 +121,7 @@ def describe(
     samples, missing, writer = [], list(split.missing), captioner.describer.writer
     own = writer.forecast
     for clip in split.clips:
-        writer.forecast = forecasts.get(clip.path, own)
+        writer.forecast = forecasts.get(clip.path, own) if forecasts else own
         try:
             with open_source(clip.path, evenly(like.config.video.num_frames), like.picker) as walk:
                 described = captioner.describer.describe(walk.picks(), beam=like.config.beam)

@@ -6,7 +6,8 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,12 +39,18 @@ ROWS = 4096
 """Examples that are added up at once, in 64 bits; all of a large data set together would take gigabytes."""
 
 
-class Example(NamedTuple):
+@dataclass(frozen=True)
+class Example:
     """A clip or picture to learn from."""
 
     features: Array
     """(feature,), the mean over the cells of its frames, or any multiple."""
     captions: Sequence[str]
+
+    @cached_property
+    def counts(self) -> list[Counter[str]]:
+        """Of each caption: how often it has each of its words. Many fits in turn need them."""
+        return [Counter(tokenise(text)) for text in self.captions]
 
 
 def learn(
@@ -132,24 +139,19 @@ def fit_forecast(examples: Sequence[Example], *, beside: Sequence[Sequence[Examp
     go together within each.
     """
     data = [*_some([examples]), *(others for others in beside if others)]
-    counted = [[[Counter(tokenise(text)) for text in example.captions] for example in part] for part in data]
-    own = counted[0]
-    having = Counter(word for of_one in own for word in set().union(*of_one))
-    rarity = {word: math.log(len(own) / count) for word, count in having.items()}
-    said = [Counter(word for counts in of_one for word in counts) for of_one in own]
+    having = Counter(word for example in examples for word in set().union(*example.counts))
+    rarity = {word: math.log(len(examples) / count) for word, count in having.items()}
+    said = [Counter(word for counts in example.counts for word in counts) for example in examples]
     words = _most_frequent([said], FORECAST_WORDS)
     # A word that only other styles have is as rare as one that a single clip has.
-    known = defaultdict(lambda: math.log(len(own)), rarity)
-    moments = [
-        _Moments.of(part, [_made_up(of_one, known) for of_one in of_part], words)
-        for part, of_part in zip(data, counted, strict=True)
-    ]
-    worths = [len(own), *(WORTH_BESIDE * len(part) for part in data[1:])]
+    known = defaultdict(lambda: math.log(len(examples)), rarity)
+    moments = [_Moments.of(part, [_made_up(example.counts, known) for example in part], words) for part in data]
+    worths = [len(examples), *(WORTH_BESIDE * len(part) for part in data[1:])]
     totals = [[worth * part for part in one.covariances()] for worth, one in zip(worths, moments, strict=True)]
     covariance, products = (sum(part) / sum(worths) for part in zip(*totals, strict=True))
     weights = _ridge(covariance, products, sum(worths))
     scales = np.abs(weights).max(axis=0) / 127
-    scales[scales == 0] = 1.0  # a word that every caption has
+    scales[scales == 0] = 1.0  # of a word that every clip has, which so tells nothing
     return Forecast(
         words,
         moments[0].shares.astype(np.float32),
