@@ -25,6 +25,7 @@ from picknet.config import BadConfig
 from picknet.model import folder as folder_module
 from picknet.model.confidence import BadCalibration, Confidence
 from picknet.model.folder import BadModel
+from picknet.model.match import Match
 from picknet.model.memory import SceneMemory
 from picknet.model.runtime import Runtime
 from picknet.model.sentences import EMPTY_WORDS, content_words
@@ -317,6 +318,28 @@ def test_with_a_weight_for_tags_the_caption_has_the_words_to_expect(captioner, m
         # Each is expected in 0.3 of the captions more, or less, than usual, and weighs -log(0.5 + 0.001).
         assert signals.expectation == pytest.approx(2**0.5 * 0.3 * -math.log(0.501), abs=1e-5)
     assert captioner.describe(state, beam=1).text == "a man is playing"  # a single sentence leaves no choice
+
+
+@pytest.mark.usefixtures("_men_and_women")
+def test_with_a_weight_for_the_match_the_caption_fits_what_is_seen(captioner, monkeypatch):
+    # In the space "running" lies in the direction of the features, "playing" opposite; the other words are unknown.
+    runtime, writer = captioner.runtime, captioner.describer.writer
+    one = np.ones(1, np.float32)
+    vectors, usual = np.array([[127], [-127]], np.int8), np.zeros(1, np.float32)
+    features, mean = np.array([[100], [0]], np.int8), np.zeros(2, np.float32)
+    match = Match(["running", "playing"], mean, features, one, vectors, np.ones(2, np.float32), usual)
+    state = runtime.start()._replace(seen=np.array([[3.0, 0.0]], np.float32))
+    assert writer.write(state, beam=4).signals.match is None
+    monkeypatch.setattr(writer, "match", match)
+    for weight, caption in ((0.0, "a man is playing"), (0.05, "a man is playing"), (0.2, "a man is running")):
+        monkeypatch.setattr(writer, "match_weight", weight)
+        sentences, signals = writer.write(state, beam=4, count=3)
+        assert sentences[0].text == caption
+        assert sentences[0] == captioner.describe(state, beam=4)
+        assert signals.match == pytest.approx(1.0 if "running" in caption else -1.0)
+    unseen = runtime.start()._replace(seen=np.zeros((1, 2), np.float32))
+    written = writer.write(unseen, beam=4)
+    assert (written.sentences[0].text, written.signals.match) == ("a man is playing", 0.0)
 
 
 def test_a_candidates_probability_is_that_of_exactly_its_words(captioner, frames):

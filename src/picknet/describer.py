@@ -32,13 +32,15 @@ class Describer:
             runtime.card, runtime.folder / "card.json", style=style, styles=styles
         )
         """None where the model is not calibrated for the style."""
-        tags_weight = self.confidence.tags_weight if self.confidence else 0.0
-        forecast = runtime.forecast(style or own_entry(entries(runtime.card), styles))
+        dataset = style or own_entry(entries(runtime.card), styles)
+        forecast, match = runtime.forecast(dataset), runtime.match(dataset)
         lacks = None
         if self.confidence and self.confidence.needs_tags and not runtime.tags:
             lacks = TAGS
         elif self.confidence and "forecast" in self.confidence.weights and not forecast:
             lacks = f"a forecast for its style in {TAGS}"
+        elif self.confidence and (self.confidence.match_weight or "match" in self.confidence.weights) and not match:
+            lacks = f"a match for its style in {TAGS}"
         if lacks:
             raise BadCalibration(
                 f"{runtime.folder}: its confidence needs {lacks}, which is missing; calibrate again, or remove the "
@@ -51,8 +53,14 @@ class Describer:
             self.confidence_note = (
                 f"no confidence: the model {model} is not calibrated {wanted}(run `picknet calibrate`)"
             )
-        first_word = runtime.vocabulary.first_word(style)
-        self.writer = SentenceWriter(runtime, first_word=first_word, tags_weight=tags_weight, forecast=forecast)
+        self.writer = SentenceWriter(
+            runtime,
+            first_word=runtime.vocabulary.first_word(style),
+            tags_weight=self.confidence.tags_weight if self.confidence else 0.0,
+            match_weight=self.confidence.match_weight if self.confidence else 0.0,
+            forecast=forecast,
+            match=match,
+        )
 
     def checked_min_confidence(self, min_confidence: float | None) -> float:
         """0 for none; an error where captions have no confidence."""

@@ -446,6 +446,30 @@ def test_calibrate_learns_a_forecast_for_the_style(picknet: Picknet, calibratabl
     assert (again.weights == tags.weights).all()
 
 
+def test_calibrate_learns_a_match_beside_the_forecast(picknet: Picknet, calibratable: tuple[Path, Path]) -> None:
+    model, data = calibratable
+    captions = data / "captions.jsonl"
+    captions.write_text(captions.read_text().replace("runs", "is running"))  # words that the model can write
+    command = ("calibrate", "--model", model, "--data", f"folder={data}")
+    assert picknet(*command, "--tags", f"folder={data}").code == 0
+    code, _, err = picknet(*command, "--match-weight", 1)
+    assert (code, err) == (2, f"picknet: --match-weight: the model {model} has no match for folder; add --forecast\n")
+    learning = (*command, "--forecast", f"folder={data}")
+    code, out, err = picknet(*learning, "--tags-weight", 0.5, "--match-weight", 2)
+    assert (code, err) == (0, "")
+    assert "captions chosen     with a weight of 0.5 for tags and 2 for the match" in out
+    writer = load(model).describer.writer
+    assert (writer.tags_weight, writer.match_weight) == (0.5, 2)
+    assert writer.match is not None
+    assert {"is", "running"} <= set(writer.match.words) <= set(load(model).runtime.vocabulary.words)
+    assert picknet(*learning).code == 0
+    assert load(model).describer.writer.match_weight == 2  # it stays as it is
+    # Captions in no word that the model knows give no match.
+    captions.write_text(captions.read_text().replace("dog", "perro").replace("is running", "corre"))
+    assert picknet(*learning, "--match-weight", 0).code == 0
+    assert load(model).describer.writer.match is None
+
+
 @pytest.mark.parametrize("option", ["--tags-weight", "--forecast"])
 def test_what_needs_tags_is_refused_without_them(
     picknet: Picknet, calibratable: tuple[Path, Path], option: str

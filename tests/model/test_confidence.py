@@ -38,13 +38,14 @@ def test_no_sentence_and_no_state_are_no_error():
 
 
 def test_tags_count_less_where_little_is_seen():
-    told = replace(SIGNALS, tags=0.8, expectation=2.0, forecast=0.48)
+    told = replace(SIGNALS, tags=0.8, expectation=2.0, forecast=0.48, match=-0.4)
     usual = values(told, typical_state=3.0)
     assert (usual["tags"], usual["expectation"]) == pytest.approx((0.8, math.log(2.0)))
     assert usual["forecast"] == pytest.approx(math.log(0.5))  # 0.02 is added
     assert values(told, typical_state=1.0) | {"familiarity": 0.0} == usual  # a long state adds nothing
     dim = values(told, typical_state=6.0)  # half of the usual state
     assert (dim["tags"], dim["expectation"], dim["forecast"]) == pytest.approx((0.2, 0.0, math.log(0.14)))
+    assert (usual["match"], dim["match"]) == pytest.approx((-0.4, -0.1))
     assert values(replace(told, expectation=0.0), typical_state=3.0)["expectation"] == -100.0
 
 
@@ -90,7 +91,7 @@ def test_an_invalid_confidence_in_a_card_is_named(entry):
         Confidence.from_card({"confidence": {"msvd": entry}}, CARD)
     assert str(refused.value) == (
         "m/card.json: the confidence of msvd cannot be read; remove it, calibrate again (needed: weights with a bias "
-        "and any of likelihood, entropy, agreement, familiarity, tags, expectation, forecast)"
+        "and any of likelihood, entropy, agreement, familiarity, tags, expectation, forecast, match)"
     )
 
 

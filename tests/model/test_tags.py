@@ -309,5 +309,6 @@ def test_tags_of_another_cnn_are_refused(tagged: Path):
 
 def test_new_tags_end_the_confidences_made_with_the_old_ones():
     made_with = [{"weights": {"bias": 0.0, "tags": 1.0}}, {"weights": {"bias": 0.0, "expectation": 1.0}}]
-    entries = {"a": made_with[0], "b": {"weights": {"bias": 0.0}}, "c": made_with[1]}
+    by_match = {"weights": {"bias": 0.0}, "match_weight": 1.0}
+    entries = {"a": made_with[0], "b": {"weights": {"bias": 0.0}}, "c": made_with[1], "d": by_match}
     assert without_tags({"x": 1, "confidence": entries}) == {"x": 1, "confidence": {"b": entries["b"]}}

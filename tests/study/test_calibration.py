@@ -15,9 +15,9 @@ from picknet.model.confidence import SIGNALS, BadCalibration
 from picknet.model.sentences import Signals
 from picknet.model.tags import Forecast, Tags
 from picknet.study.calibration import (
-    FORECAST_PENALTY,
     PENALTY,
     PENALTY_BESIDE_FORECAST,
+    TRUSTED_PENALTY,
     Bin,
     Sample,
     auc,
@@ -94,7 +94,9 @@ def test_a_short_state_never_speaks_for_a_caption():
     [
         ("likelihood", ("tags",), PENALTY),
         ("likelihood", ("tags", "forecast"), PENALTY_BESIDE_FORECAST),  # which only corrects the forecast
-        ("forecast", ("tags",), FORECAST_PENALTY),
+        ("forecast", ("tags",), TRUSTED_PENALTY),
+        ("match", ("tags", "forecast"), TRUSTED_PENALTY),
+        ("match", ("tags",), PENALTY),  # without a forecast all count alike
     ],
 )
 def test_perfectly_separated_captions_do_not_give_a_confidence_of_0_and_1(signal, beside, penalty):

@@ -309,9 +309,9 @@ def calibrate(
         list[str] | None,
         typer.Option(
             metavar="[DATASET=]DIR",
-            help="First learn to forecast how similar a caption will be to people's: from a data folder's training "
-            "clips with captions in the style that is calibrated, and from the clips of --data, each judged without "
-            "it; repeat it for data folders in other styles, which count half.",
+            help="First learn to forecast how similar a caption will be to people's, and how well it matches what is "
+            "seen: from a data folder's training clips with captions in the style that is calibrated (the forecast "
+            "also from the clips of --data, each judged without it); repeat it for data folders in other styles.",
         ),
     ] = None,
     tags_weight: Annotated[
@@ -320,6 +320,14 @@ def calibrate(
             metavar="W", min=0,
             help="How much the agreement with tags counts in the choice among the sentences that the search finds; "
             "by default as in the model's card, or 0.",
+        ),
+    ] = None,
+    match_weight: Annotated[
+        float | None,
+        typer.Option(
+            metavar="W", min=0,
+            help="How much the match with what is seen counts in the same choice; by default as in the model's card, "
+            "or 0.",
         ),
     ] = None,
     format: OutputFormat = None,
@@ -366,6 +374,8 @@ def calibrate(
     for option, asked in (("--tags-weight", tags_weight), ("--forecast", forecast)):
         if asked and not tags and not captioner.runtime.tags:
             raise BadUsage(f"{option}: the model {captioner.name} has no tags; let it learn some with --tags")
+    if match_weight and not forecast and not captioner.runtime.match(name):
+        raise BadUsage(f"--match-weight: the model {captioner.name} has no match for {name}; add --forecast")
     if captioner.runtime.tags and not tags and not all(writer.runtime.tags for writer, _ in parts):
         raise BadUsage("--fold-model: the model has tags, which each fold's model has to learn as well: add --tags")
     if captioner.runtime.forecast(name) and not forecast:
@@ -395,9 +405,12 @@ def calibrate(
             unaware.append(forecasts)
     if tags_weight is None:
         tags_weight = captioner.describer.writer.tags_weight
+    if match_weight is None:
+        match_weight = captioner.describer.writer.match_weight
     for writer, _ in parts:
-        writer.describer.writer.tags_weight = tags_weight
-        writer.describer.writer.forecast = writer.runtime.forecast(name)
+        sentences = writer.describer.writer
+        sentences.tags_weight, sentences.match_weight = tags_weight, match_weight
+        sentences.forecast, sentences.match = writer.runtime.forecast(name), writer.runtime.match(name)
     samples, missing = [], []
     with progress("captioning", held_back) as advance:
         for (writer, clips), forecasts in zip(parts, unaware, strict=True):
@@ -406,7 +419,7 @@ def calibrate(
             )
             samples.append(described)
             missing += lost
-    fitted = calibration.calibrate(*samples, tags_weight=tags_weight)
+    fitted = calibration.calibrate(*samples, tags_weight=tags_weight, match_weight=match_weight)
     fitted_on = f"{many(len(samples[0]), 'clip')} of {name} {split.value}"
     if fold_model:
         unseen = many(sum(map(len, samples[1:])), "clip")

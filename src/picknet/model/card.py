@@ -120,6 +120,11 @@ def _report(facts: Mapping[str, Any]) -> Rows:
     good = f"{sure['good']:.0%} of them good" if sure["clips"] else "so none of them good"
     order = sorted(words, key=words.__getitem__)
     signs = f"; {len(words)} words, from {order[0]} ({words[order[0]]:+.2f}) to {order[-1]} ({words[order[-1]]:+.2f})"
+    chosen = [
+        f"{weight:g} for {what}"
+        for what, name in (("tags", "tags_weight"), ("the match", "match_weight"))
+        if (weight := facts.get(name))
+    ]
     return [
         ("means", f"the probability that a caption is good: {facts['good']}, against captions by people"),
         ("fitted on", facts["fitted_on"]),
@@ -129,7 +134,7 @@ def _report(facts: Mapping[str, Any]) -> Rows:
         ("calibration error", f"{facts['ece']:.3f}; a perfect confidence would show {facts['ece_by_chance']:.3f}"),
         (f"above {sure['above']:g}", f"{sure['clips']:,} clips, {good}"),
         ("weights", ", ".join(f"{name} {weight:+.2f}" for name, weight in weights.items()) + (signs if words else "")),
-        *([("captions chosen", f"with a weight of {tags:g} for tags")] if (tags := facts.get("tags_weight")) else []),
+        *([("captions chosen", f"with a weight of {' and '.join(chosen)}")] if chosen else []),
         ("confidence", "good  clips"),
         *((f"{part['confidence']:.2f}", _bar(part)) for part in facts["reliability"]),
     ]

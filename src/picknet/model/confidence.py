@@ -14,10 +14,10 @@ from typing import Any
 from picknet.errors import PicknetError
 from picknet.model.sentences import Signals
 
-SIGNALS = ("likelihood", "entropy", "agreement", "familiarity", "tags", "expectation", "forecast")
+SIGNALS = ("likelihood", "entropy", "agreement", "familiarity", "tags", "expectation", "forecast", "match")
 """Those of `Signals`; familiarity is log(state / typical state), and expectation and forecast count by their
-logarithms, too. Only a model with tags has the last three, which count less where the state is short."""
-NEED_TAGS = frozenset({"tags", "expectation", "forecast"})
+logarithms, too. Only a model with tags has the last four, which count less where the state is short."""
+NEED_TAGS = frozenset({"tags", "expectation", "forecast", "match"})
 LEAST_FORECAST = 0.02
 """Added to a forecast before its logarithm is taken, so that those far below this hardly differ."""
 LOWEST = -100.0
@@ -43,10 +43,12 @@ class Confidence:
     tags_weight: float = 0.0
     """Of the agreement with the tags, beside log P / length^exponent, in the choice among the sentences that the search
     finds: the confidence is fitted on captions that are chosen so."""
+    match_weight: float = 0.0
+    """The same, of the match."""
 
     @property
     def needs_tags(self) -> bool:
-        return bool(self.tags_weight or NEED_TAGS & self.weights.keys())
+        return bool(self.tags_weight or self.match_weight or NEED_TAGS & self.weights.keys())
 
     def of(self, signals: Signals) -> float:
         """The probability that a caption is good."""
@@ -64,6 +66,7 @@ class Confidence:
             "words": {word: round(weight, 3) for word, weight in self.words.items()},
             "typical_state": round(self.typical_state, 4),
             **({"tags_weight": self.tags_weight} if self.tags_weight else {}),
+            **({"match_weight": self.match_weight} if self.match_weight else {}),
         }
 
     @classmethod
@@ -78,7 +81,8 @@ class Confidence:
         typical_state = _finite(stored.get("typical_state", 1.0))
         if typical_state <= 0:
             raise ValueError(f"typical_state is {typical_state}")
-        return cls(weights.pop("bias"), weights, words, typical_state, _finite(stored.get("tags_weight", 0.0)))
+        choosing = {name: _finite(stored.get(name, 0.0)) for name in ("tags_weight", "match_weight")}
+        return cls(weights.pop("bias"), weights, words, typical_state, **choosing)
 
     @classmethod
     def from_card(
@@ -112,6 +116,8 @@ def values(signals: Signals, *, typical_state: float) -> dict[str, float]:
         told["expectation"] = _log(signals.expectation * min(share, 1.0))
     if signals.forecast is not None:
         told["forecast"] = _log(signals.forecast * min(share, 1.0) ** 2 + LEAST_FORECAST)
+    if signals.match is not None:
+        told["match"] = signals.match * min(share, 1.0) ** 2
     return {
         "likelihood": max(signals.likelihood, LOWEST),
         "entropy": signals.entropy,
@@ -143,7 +149,8 @@ def without_tags(card: Mapping[str, Any]) -> dict[str, Any]:
     kept = {
         name or "own": one
         for name, one in entries(card).items()
-        if not isinstance(one, Mapping) or not (one.get("tags_weight") or NEED_TAGS & set(one.get("weights", ())))
+        if not isinstance(one, Mapping)
+        or not (one.get("tags_weight") or one.get("match_weight") or NEED_TAGS & set(one.get("weights", ())))
     }
     return {**card, "confidence": kept}
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from picknet.model.folder import GRAPHS, BadModel, ModelFolder
 from picknet.model.graphs import CompiledGraph, Graph, PendingFeatures, Sizes, signatures
+from picknet.model.match import Match
 from picknet.model.rate_policy import RatePolicy
 from picknet.model.tags import Forecast, Tags
 
@@ -151,6 +152,10 @@ class Runtime:
     def forecast(self, dataset: str | None) -> Forecast | None:
         """That for captions in the style of a data set; None where the model has none."""
         return self.tags.forecasts.get(dataset) if self.tags and dataset else None
+
+    def match(self, dataset: str | None) -> Match | None:
+        """The same."""
+        return self.tags.matches.get(dataset) if self.tags and dataset else None
 
     def _run(self, name: str, /, **inputs: Array) -> dict[str, Array]:
         return self._compiled(name)(inputs)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from picknet.model.match import Match
 from picknet.model.runtime import EncoderState, Runtime
 from picknet.model.search import Array, Ending, Step, all_endings, beam_search, greedy
 from picknet.model.tags import Forecast
@@ -60,6 +61,8 @@ class Signals:
     describe in many ways leave it short. None for a model without tags."""
     forecast: float | None = None
     """How similar it will be to captions by people, 0 to 1; None for a style without a forecast."""
+    match: float | None = None
+    """How well it fits what is seen, -1 to 1; None for a style without a match."""
 
 
 class Written(NamedTuple):
@@ -69,16 +72,32 @@ class Written(NamedTuple):
     """Of the caption."""
 
 
+class _Expected(NamedTuple):
+    """What is known about a caption from the CNN's features alone, before it is written."""
+
+    words: Array | None
+    """By the tags; None for a model without tags."""
+    seen: Array | None
+    """As the match sees it; None for a style without one."""
+
+
 class SentenceWriter:
     """Writes sentences for memories in one style. Thread-safe."""
 
     def __init__(
-        self, runtime: Runtime, *, first_word: int, tags_weight: float = 0.0, forecast: Forecast | None = None
+        self,
+        runtime: Runtime,
+        *,
+        first_word: int,
+        tags_weight: float = 0.0,
+        match_weight: float = 0.0,
+        forecast: Forecast | None = None,
+        match: Match | None = None,
     ) -> None:
-        """first_word: <bos>, or the word that stands for a style. tags_weight: see `Confidence`. forecast: for the
-        style."""
-        self.tags_weight = tags_weight
-        self.forecast = forecast
+        """first_word: <bos>, or the word that stands for a style. tags_weight, match_weight: see `Confidence`.
+        forecast, match: for the style."""
+        self.tags_weight, self.match_weight = tags_weight, match_weight
+        self.forecast, self.match = forecast, match
         self._runtime = runtime
         self._config = runtime.config
         self._first_word = first_word
@@ -94,8 +113,8 @@ class SentenceWriter:
     def candidates(self, state: EncoderState, *, beam: int, count: int = 1) -> tuple[Sentence, ...]:
         """At most `count` sentences for one video's memory (1, state): the caption, then others.
 
-        The caption is the best that a beam search of this width finds: by log P / length^exponent and, with a weight
-        for tags, by the agreement with these. The others come from a second search, twice as wide as
+        The caption is the best that a beam search of this width finds: by log P / length^exponent and, with weights
+        for them, by the agreement with tags and by the match. The others come from a second search, twice as wide as
         `count`, since about half of what it finds says the same in other words. They are in order of falling
         probability, and each has a word that none before it has; empty words and endings of words do not count.
         Sentences that are likelier than the best by log P / length^exponent are left out: they are shorter.
@@ -114,11 +133,13 @@ class SentenceWriter:
         )
         return [self._sentence(ending) for ending in endings]
 
-    def _expected(self, state: EncoderState) -> Array | None:
-        """What the tags expect; None for a model without tags."""
-        return self._runtime.tags.expected(state.seen[0]) if self._runtime.tags else None
+    def _expected(self, state: EncoderState) -> _Expected:
+        tags = self._runtime.tags
+        return _Expected(
+            tags.expected(state.seen[0]) if tags else None, self.match.seen(state.seen[0]) if self.match else None
+        )
 
-    def _search(self, state: EncoderState, expected: Array | None, *, beam: int) -> list[Ending]:
+    def _search(self, state: EncoderState, expected: _Expected, *, beam: int) -> list[Ending]:
         """What a beam search finds for one video's memory, the best first."""
         endings = beam_search(
             self._step(state),
@@ -129,14 +150,25 @@ class SentenceWriter:
             begin=self._first_word,
             never_written=self._never_written,
         )
-        if not (tags := self._runtime.tags) or expected is None or not self.tags_weight or len(endings) == 1:
+        if not (self.tags_weight or self.match_weight) or len(endings) == 1:
             return endings
 
         def score(ending: Ending) -> float:
-            agreement = tags.agreement(expected, content_words(self._sentence(ending).text))
-            return ending.score(self._config.length_exponent) + self.tags_weight * agreement
+            text = self._sentence(ending).text
+            return (
+                ending.score(self._config.length_exponent)
+                + self.tags_weight * (self._agreement(expected, text) or 0.0)
+                + self.match_weight * (self._matching(expected, text) or 0.0)
+            )
 
         return sorted(endings, key=score, reverse=True)
+
+    def _agreement(self, expected: _Expected, text: str) -> float | None:
+        tags = self._runtime.tags
+        return tags.agreement(expected.words, content_words(text)) if tags and expected.words is not None else None
+
+    def _matching(self, expected: _Expected, text: str) -> float | None:
+        return self.match.of(expected.seen, text.split()) if self.match and expected.seen is not None else None
 
     def _with_others(
         self, state: EncoderState, endings: Sequence[Ending], *, beam: int, count: int
@@ -162,23 +194,22 @@ class SentenceWriter:
                 used |= new
         return tuple(sentences)
 
-    def _signals(self, endings: Sequence[Ending], state: EncoderState, expected: Array | None) -> Signals:
+    def _signals(self, endings: Sequence[Ending], state: EncoderState, expected: _Expected) -> Signals:
         texts = [self._runtime.vocabulary.decode(ending.words) for ending in endings]
         words, caption = texts[0].split(), content_words(texts[0])
         entropies = zip(words, endings[0].entropies(left_out=self._config.model.left_out), strict=False)
         told = [entropy for word, entropy in entropies if word not in EMPTY_WORDS]
         similar = [_overlap(caption, content_words(text)) for text in texts[1:]]
-        by_tags: dict[str, float] = {}
-        if (tags := self._runtime.tags) and expected is not None:
-            by_tags = {"tags": tags.agreement(expected, caption), "expectation": float(np.linalg.norm(expected))}
         return Signals(
             words=frozenset(words) - EMPTY_WORDS,
             likelihood=endings[0].log_probability / (len(words) + 1),
             entropy=sum(told) / max(len(told), 1),
             agreement=(1 + sum(similar)) / len(endings),
             state=float(np.linalg.norm(state.h)),
-            **by_tags,
+            tags=self._agreement(expected, texts[0]),
+            expectation=None if expected.words is None else float(np.linalg.norm(expected.words)),
             forecast=self.forecast.of(state.seen[0], words) if self.forecast else None,
+            match=self._matching(expected, texts[0]),
         )
 
     def _step(self, state: EncoderState) -> Step:

@@ -3,7 +3,7 @@
 `tags.safetensors` is an optional part of a model folder, learned by `study/tag_learning.py`. A caption whose words are
 not those to expect is seldom good, however likely the decoder finds it: so they count in its confidence and, where a
 style has a weight for them, in the choice among the sentences that the search finds. The forecast for a style counts in
-the confidence alone: what has chosen a sentence cannot judge it.
+the confidence alone: what has chosen a sentence cannot judge it. The match for a style, in the same file, may do both.
 """
 
 import math
@@ -18,12 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.model.folder import TAGS, BadModel, ModelFolder, last_line
+from picknet.model.match import Match
 
 Array = NDArray[Any]
 
 LOWEST_SHARE = 1e-3
 """The least share of captions that a word is expected in: a linear function knows no limits."""
 CALIBRATE_AGAIN = "calibrate the model again"
+_OF_MATCH = ".match"
+"""Ends what the names of a match's tensors begin with, after the data set; those of a forecast begin with the data set
+alone."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,8 @@ class Tags(_Expectation):
 
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
     """By the data set in whose style captions are."""
+    matches: Mapping[str, Match] = field(default_factory=dict)
+    """The same."""
 
     def expected(self, features: Array) -> Array:
         """How much more often than usual each word is to be expected; rare words count more. -> (words,)
@@ -121,6 +127,8 @@ class Tags(_Expectation):
         tensors = {**self._tensors(), "weights": self.weights.astype(np.float16)}
         for name, forecast in self.forecasts.items():
             tensors |= {f"{name}.{part}": tensor for part, tensor in forecast._tensors().items()}
+        for name, match in self.matches.items():
+            tensors |= {f"{name}{_OF_MATCH}.{part}": tensor for part, tensor in match.tensors().items()}
         path.write_bytes(save(tensors))
 
     @classmethod
@@ -134,19 +142,32 @@ class Tags(_Expectation):
             return None
         try:
             tensors = load(folder.read(TAGS))
-            parts = {name: _read(tensors, f"{name}.") for name in sorted(_prefixes(tensors))}
-            tags = cls(**_read(tensors), forecasts={name: Forecast(**part) for name, part in parts.items()})
+            prefixes = sorted({name.rpartition(".")[0] for name in tensors if "." in name})
+            forecasts = {
+                name: Forecast(**_read(tensors, f"{name}.")) for name in prefixes if not name.endswith(_OF_MATCH)
+            }
+            matches = {
+                name.removesuffix(_OF_MATCH): Match.from_tensors(_under(tensors, f"{name}."))
+                for name in prefixes
+                if name.endswith(_OF_MATCH)
+            }
+            tags = cls(**_read(tensors), forecasts=forecasts, matches=matches)
         except (SafetensorError, KeyError, ValueError, TypeError) as error:
             raise BadModel(f"{path}: is damaged ({last_line(error)}); {CALIBRATE_AGAIN}") from error
-        for part in (tags, *tags.forecasts.values()):
-            _check(part, path, feature_size)
+        for part in (tags, *forecasts.values()):
+            _check(part, path)
+        means = [part.mean for part in forecasts.values()] + [part.mean for part in matches.values()]
+        for mean in (tags.mean, *means):
+            if len(mean) != feature_size:
+                raise BadModel(
+                    f"{path}: was learned from {len(mean)} features, but the CNN has {feature_size}; {CALIBRATE_AGAIN}"
+                )
         # All of them are needed for every caption; of a forecast's, those of the caption's words alone.
         return replace(tags, weights=tags.weights.astype(np.float32))
 
 
-def _prefixes(tensors: Mapping[str, Array]) -> set[str]:
-    """The data sets that the tensors of forecasts are named after."""
-    return {name.rpartition(".")[0] for name in tensors if "." in name}
+def _under(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _read(tensors: Mapping[str, Array], prefix: str = "") -> dict[str, Any]:
@@ -157,16 +178,12 @@ def _read(tensors: Mapping[str, Array], prefix: str = "") -> dict[str, Any]:
     return {"words": words, **found, "weights": tensors[f"{prefix}weights"].astype(kind, casting="safe", copy=False)}
 
 
-def _check(part: _Expectation, path: Path, feature_size: int) -> None:
+def _check(part: _Expectation, path: Path) -> None:
     of_words = [part.shares, part.scales, part.rarity] if isinstance(part, Forecast) else [part.shares]
     num_words = len(part.words)
     fitting = all(array.shape == (num_words,) for array in of_words)
     if not fitting or part.mean.ndim != 1 or part.weights.shape != (len(part.mean), num_words):
         raise BadModel(f"{path}: the sizes of its tensors do not fit each other; {CALIBRATE_AGAIN}")
-    if len(part.mean) != feature_size:
-        raise BadModel(
-            f"{path}: was learned from {len(part.mean)} features, but the CNN has {feature_size}; {CALIBRATE_AGAIN}"
-        )
     limit = np.finfo(np.float16).max
     in_range = (part.weights.dtype == np.int8 or _is_finite(part.weights)) and (np.abs(part.mean) <= limit).all()
     at_least_0 = all((array >= 0).all() and (array <= limit).all() for array in of_words)

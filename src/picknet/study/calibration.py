@@ -35,9 +35,10 @@ MIN_WORD_COUNT = 10
 """Captions that a word must be in to get a weight."""
 PENALTY = 10.0
 """Of squared weights in the fit, for signals of variance 1 and for words: as if some more clips contradicted it."""
-FORECAST_PENALTY, PENALTY_BESIDE_FORECAST = 1.0, 50.0
-"""In place of `PENALTY`, for the signals of a style with a forecast: it predicts the CIDEr itself, and the others only
-correct it, which takes many clips to learn."""
+TRUSTED = ("forecast", "match")
+TRUSTED_PENALTY, PENALTY_BESIDE_FORECAST = 1.0, 50.0
+"""In place of `PENALTY`, for the signals of a style with a forecast: it predicts the CIDEr itself, and the others, but
+for the match, only correct it, which takes many clips to learn."""
 NUM_FOLDS = 10
 NUM_BINS = 15
 SURE = 0.7
@@ -138,10 +139,14 @@ def describe(
 
 
 def calibrate(
-    own: Sequence[Sample], *folds: Sequence[Sample], tags_weight: float = 0.0, seed: int = 0
+    own: Sequence[Sample],
+    *folds: Sequence[Sample],
+    tags_weight: float = 0.0,
+    match_weight: float = 0.0,
+    seed: int = 0,
 ) -> Calibration:
-    """Fit a confidence. own: captions by the model itself; folds: by each of its models of folds; tags_weight: with
-    which they were chosen.
+    """Fit a confidence. own: captions by the model itself; folds: by each of its models of folds; tags_weight and
+    match_weight: with which they were chosen.
 
     Its quality is measured by 10-fold cross-validation: each clip is scored by a fit without its part. A part is a run
     of consecutive clips, since neighbours in a data set are often cut from one film.
@@ -177,7 +182,7 @@ def calibrate(
     draws = (generator.random(len(good)) < held_out for _ in range(200))
     is_sure = held_out > SURE
     return Calibration(
-        replace(fitted(rows), tags_weight=tags_weight),
+        replace(fitted(rows), tags_weight=tags_weight, match_weight=match_weight),
         len(good),
         num_good,
         calibration_bins(held_out, good),
@@ -231,7 +236,7 @@ def _fit(
     penalties = np.full(len(names) + len(known), PENALTY)
     if "forecast" in names:
         penalties[: len(names)] = PENALTY_BESIDE_FORECAST
-        penalties[names.index("forecast")] = FORECAST_PENALTY
+        penalties[[place for place, name in enumerate(names) if name in TRUSTED]] = TRUSTED_PENALTY
     bias, *weights = logistic_regression(np.column_stack([(signals - mean) / scale, has_word]), good, penalties)
     of_signals, of_words = np.array(weights[: len(names)]) / scale, weights[len(names) :]
     return Confidence(

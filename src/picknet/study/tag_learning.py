@@ -1,11 +1,11 @@
-"""Learning a model's tags and forecasts: which words people use for clips and pictures with such features."""
+"""Learning a model's tags, forecasts and matches: which words people use for clips and pictures with such features."""
 
 import contextlib
 import functools
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from picknet.captioner import Captioner
 from picknet.data import BadData
 from picknet.data.split import Clip
+from picknet.model.match import Match
 from picknet.model.sentences import content_words
 from picknet.model.tags import Forecast, Tags
 from picknet.text import tokenise
@@ -27,10 +28,14 @@ Array = NDArray[Any]
 
 TAG_WORDS, FORECAST_WORDS = 700, 1400
 """The most frequent ones. With 1,280 features each takes 1.8 MB: a forecast's weights are whole numbers, of a byte."""
+MATCH_WORDS, MATCH_SIZE = 4000, 256
+"""The most frequent words, of which those that captions can have are kept, and the dimensions of a match: 1.3 MB."""
 NUM_FRAMES = 6
 """Of a clip that is learned from, evenly spaced: they tell more of what its captions are about than a few picks."""
 PENALTY = 0.3
 """Of squared weights, for features whose mean squared length is 1."""
+WORDS_PENALTY = 0.1
+"""The same for the words of a match, in the mean variance of a word. It hardly matters: 0.001 and 1 do as well."""
 WORTH_BESIDE = 0.5
 """What an example in another style counts in a forecast, in examples of its own style."""
 NUM_PARTS = 10
@@ -62,14 +67,14 @@ def learn(
     held_back: Sequence[Clip] = (),
     on_clip: Callable[[Clip], object] = lambda clip: None,
 ) -> tuple[Tags | None, dict[Path, Forecast]]:
-    """The captioner's tags and forecasts: new ones where there are clips to learn from, the others as they are. And for
-    each clip held back, by its path, a forecast that knows nothing of it, if there is a new one.
+    """The captioner's tags, forecasts and matches: new ones where there are clips to learn from, the others as they
+    are. And for each clip held back, by its path, a forecast that knows nothing of it, if there is a new one.
 
     style: the data set in whose style the forecast is; a captioner without tags gets none.
     tags: the clips or pictures of each data set, which the captioner may have been trained on.
-    forecast: the same, first those in the style, then data sets in other styles.
-    held_back: clips in the style whose captions will be judged, those of one film next to each other. Tags know nothing
-        of them; the forecast is learned from them, too.
+    forecast: the same, first those in the style, then data sets in other styles. The match is learned from them, too.
+    held_back: clips in the style whose captions will be judged, those of one film next to each other. Tags and match
+        know nothing of them; the forecast is learned from them, too.
     on_clip: called for each clip that is learned from. Unreadable ones are left out.
     """
 
@@ -93,8 +98,8 @@ def learn(
 
     learned = captioner.runtime.tags
     if tags:
-        kept = learned.forecasts if learned else {}
-        learned = replace(fit_tags([examples(others(clips)) for clips in tags]), forecasts=kept)
+        new = fit_tags([examples(others(clips)) for clips in tags])
+        learned = replace(new, forecasts=learned.forecasts, matches=learned.matches) if learned else new
     if not (forecast and learned):
         return learned, {}
     known, *beside = [examples(others(clips)) for clips in forecast]
@@ -106,7 +111,10 @@ def learn(
         rest = itertools.chain(*of_parts[:number], *of_parts[number + 1 :])
         unaware |= dict.fromkeys((clip.path for clip in part), fit_forecast([*known, *rest], beside=beside))
     whole = fit_forecast([*known, *itertools.chain(*of_parts)], beside=beside)
-    return replace(learned, forecasts={**learned.forecasts, style: whole}), unaware
+    matches = {name: match for name, match in learned.matches.items() if name != style}
+    if known and (match := fit_match([known, *beside], written=captioner.runtime.vocabulary.words)).words:
+        matches[style] = match
+    return replace(learned, forecasts={**learned.forecasts, style: whole}, matches=matches), unaware
 
 
 def _features(captioner: Captioner, path: Path) -> Array:
@@ -149,17 +157,89 @@ def fit_forecast(examples: Sequence[Example], *, beside: Sequence[Sequence[Examp
     worths = [len(examples), *(WORTH_BESIDE * len(part) for part in data[1:])]
     totals = [[worth * part for part in one.covariances()] for worth, one in zip(worths, moments, strict=True)]
     covariance, products = (sum(part) / sum(worths) for part in zip(*totals, strict=True))
-    weights = _ridge(covariance, products, sum(worths))
-    scales = np.abs(weights).max(axis=0) / 127
-    scales[scales == 0] = 1.0  # of a word that every clip has, which so tells nothing
+    weights, scales = _whole(_ridge(covariance, products, sum(worths)))
     return Forecast(
         words,
         moments[0].shares.astype(np.float32),
         moments[0].features.astype(np.float32),
-        np.round(weights / scales).astype(np.int8),
+        weights,
         scales,
         np.array([rarity[word] for word in words], np.float32),
     )
+
+
+def fit_match(data: Sequence[Sequence[Example]], *, written: Collection[str]) -> Match:
+    """From the examples of data sets, the first of them in the style. written: the words that captions can have.
+
+    A canonical correlation analysis of features x and sentences y, each a vector of length 1 that is the same for all
+    of its words. What is usual is taken off within each data set, as in `fit_forecast`. A direction of the space counts
+    by the correlation of both in it.
+    """
+    data = _some(data)
+    shares_of = [[_spread(example.counts) for example in examples] for examples in data]
+    words = _most_frequent(shares_of, MATCH_WORDS)
+    moments = [_Moments.of(*one, words) for one in zip(data, shares_of, strict=True)]
+    covariances = [
+        (*one.covariances(), _together(examples, words) - np.outer(one.shares, one.shares))
+        for examples, one in zip(data, moments, strict=True)
+    ]
+    sizes = [len(examples) for examples in data]
+    of_features, products, of_words = (
+        sum(size * part for size, part in zip(sizes, parts, strict=True)) / sum(sizes)
+        for parts in zip(*covariances, strict=True)
+    )
+    left = np.linalg.cholesky(_penalised(of_features, PENALTY / sum(sizes)))
+    right = np.linalg.cholesky(_penalised(of_words, WORDS_PENALTY / len(words)))
+    between = np.linalg.solve(right, np.linalg.solve(left, products).T)
+    to_words, correlations, to_features = np.linalg.svd(between, full_matrices=False)
+    counting = correlations[:MATCH_SIZE]
+    vectors = np.linalg.solve(right.T, to_words[:, :MATCH_SIZE] * counting)
+    features, feature_scales = _whole(np.linalg.solve(left.T, to_features[:MATCH_SIZE].T * counting))
+    can_be_written = frozenset(written)
+    kept = [place for place, word in enumerate(words) if word in can_be_written]
+    whole, scales = _whole(vectors[kept].T)
+    return Match(
+        [words[place] for place in kept],
+        moments[0].features.astype(np.float32),
+        features,
+        feature_scales,
+        np.ascontiguousarray(whole.T),
+        scales,
+        (moments[0].shares @ vectors).astype(np.float32),
+    )
+
+
+def _whole(weights: Array) -> tuple[Array, Array]:
+    """(rows, columns) -> whole numbers int8 and the scale of each column."""
+    scales = np.abs(weights).max(axis=0) / 127
+    scales[scales == 0] = 1.0  # of a word that every clip has, which so tells nothing
+    return np.round(weights / scales).astype(np.int8), scales.astype(np.float32)
+
+
+def _spread(sentences: Sequence[Counter[str]]) -> dict[str, float]:
+    """The mean of an example's sentences, each a vector of length 1 with the same number for each of its words."""
+    total: defaultdict[str, float] = defaultdict(float)
+    for counts in sentences:
+        for word in counts:
+            total[word] += 1 / math.sqrt(len(counts)) / len(sentences)
+    return total
+
+
+def _together(examples: Sequence[Example], words: Sequence[str]) -> Array:
+    """The mean of y yᵀ, (words, words), over sentences y as in `_spread`; examples count alike."""
+    places = {word: place for place, word in enumerate(words)}
+    by_length: defaultdict[int, list[tuple[list[int], float]]] = defaultdict(list)
+    for example in examples:
+        for counts in example.counts:
+            if known := [places[word] for word in counts if word in places]:
+                by_length[len(known)].append((known, 1 / len(counts) / len(example.counts)))
+    total = np.zeros(len(words) ** 2)
+    for length, sentences in by_length.items():
+        rows = np.array([known for known, _ in sentences])
+        pairs = rows[:, :, None] * len(words) + rows[:, None, :]
+        worths = np.repeat([worth for _, worth in sentences], length**2)
+        total += np.bincount(pairs.ravel(), worths, minlength=len(total))
+    return total.reshape(len(words), -1) / len(examples)
 
 
 def _some(data: Sequence[Sequence[Example]]) -> list[Sequence[Example]]:
@@ -237,5 +317,10 @@ class _Moments(NamedTuple):
 
 def _ridge(covariance: Array, products: Array, num_examples: float) -> Array:
     """The weights of a ridge regression, (feature, words). The first two arguments: see `_Moments.covariances`."""
-    penalty = PENALTY / num_examples * (np.trace(covariance) or 1.0)
-    return np.linalg.solve(covariance + penalty * np.eye(len(covariance)), products).astype(np.float32)
+    return np.linalg.solve(_penalised(covariance, PENALTY / num_examples), products).astype(np.float32)
+
+
+def _penalised(covariance: Array, penalty: float) -> Array:
+    """penalty: in the sum of the variances, which is 0 but for rounding where all examples are alike."""
+    total = np.trace(covariance)
+    return np.asarray(covariance + penalty * (total if total > 1e-9 else 1.0) * np.eye(len(covariance)))
