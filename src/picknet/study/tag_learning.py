@@ -29,7 +29,7 @@ Array = NDArray[Any]
 TAG_WORDS, FORECAST_WORDS = 700, 1400
 """The most frequent ones. With 1,280 features each takes 1.8 MB: a forecast's weights are whole numbers, of a byte."""
 MATCH_WORDS, MATCH_SIZE = 4000, 256
-"""The most frequent words, of which those that captions can have are kept, and the dimensions of a match: 1.3 MB."""
+"""The most frequent words, of which those that captions can have are kept, and the dimensions of a match: 1.2 MB."""
 NUM_FRAMES = 6
 """Of a clip that is learned from, evenly spaced: they tell more of what its captions are about than a few picks."""
 PENALTY = 0.3
