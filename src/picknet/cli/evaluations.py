@@ -326,8 +326,8 @@ def calibrate(
         float | None,
         typer.Option(
             metavar="W", min=0,
-            help="How much the match with what is seen counts in the same choice; by default as in the model's card, "
-            "or 0.",
+            help="How much a sentence's match with what is seen, learned by --forecast, counts in the same choice; by "
+            "default as in the model's card, or 0.",
         ),
     ] = None,
     format: OutputFormat = None,

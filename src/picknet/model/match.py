@@ -35,16 +35,13 @@ class Match:
 
     def seen(self, features: Array) -> Array:
         """The vector of what is seen, of length 1, or 0 for no features. features: as for `Tags.expected`."""
-        length = np.linalg.norm(features)
-        if not length:
+        if not np.linalg.norm(features):
             return np.zeros_like(self.usual)
-        # Not as a product of matrices: BLAS would share it among threads, which then spin on the cores that decode.
-        vector = np.einsum("f,fd->d", features / length - self.mean, self._features)
-        return _unit(vector * self.feature_scales)
+        return _unit(beyond_usual(features, self.mean, self._features) * self.feature_scales)
 
     def of(self, seen: Array, sentence: Sequence[str]) -> float:
         """The cosine of the angle between what is `seen` and a sentence, its words: -1 to 1. 0 if no word is known."""
-        distinct = set(sentence)
+        distinct = dict.fromkeys(sentence)  # in their order, so that sums are the same in every run
         places = [self._places[word] for word in distinct if word in self._places]
         if not places:
             return 0.0
@@ -53,13 +50,12 @@ class Match:
 
     def tensors(self) -> dict[str, Array]:
         """By the names of the fields, to be stored."""
-        words = np.frombuffer("\n".join(self.words).encode(), np.uint8)
-        return {"words": words} | {name: getattr(self, name) for name in (*_WHOLE, *_REAL)}
+        return {"words": as_bytes(self.words)} | {name: getattr(self, name) for name in (*_WHOLE, *_REAL)}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Array]) -> "Match":
         """Raises an ordinary error where they are no such thing."""
-        words = tensors["words"].tobytes().decode().split("\n")
+        words = from_bytes(tensors["words"])
         whole = {name: tensors[name].astype(np.int8, casting="safe", copy=False) for name in _WHOLE}
         match = cls(words, **whole, **{name: tensors[name].astype(np.float32) for name in _REAL})
         (num_features, dimension), num_words = match.features.shape, len(words)
@@ -83,6 +79,21 @@ class Match:
 
 _WHOLE = ("features", "vectors")
 _REAL = ("mean", "feature_scales", "scales", "usual")
+
+
+def beyond_usual(features: Array, mean: Array, weights: Array) -> Array:
+    """A linear function, (feature, n) -> (n,), of how features, made to have length 1, differ from the mean ones."""
+    # Not as a product of matrices: BLAS would share it among threads, which then spin on the cores that decode.
+    return np.asarray(np.einsum("f,fn->n", features / np.linalg.norm(features) - mean, weights))
+
+
+def as_bytes(words: Sequence[str]) -> Array:
+    """Words as a tensor that can be stored."""
+    return np.frombuffer("\n".join(words).encode(), np.uint8)
+
+
+def from_bytes(stored: Array) -> list[str]:
+    return stored.tobytes().decode().split("\n")
 
 
 def _unit(vector: Array) -> Array:

@@ -3,7 +3,8 @@
 `tags.safetensors` is an optional part of a model folder, learned by `study/tag_learning.py`. A caption whose words are
 not those to expect is seldom good, however likely the decoder finds it: so they count in its confidence and, where a
 style has a weight for them, in the choice among the sentences that the search finds. The forecast for a style counts in
-the confidence alone: what has chosen a sentence cannot judge it. The match for a style, in the same file, may do both.
+the confidence alone: what has chosen a sentence judges it less well. The match for a style, kept in the same file, may
+do both.
 """
 
 import math
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.model.folder import TAGS, BadModel, ModelFolder, last_line
-from picknet.model.match import Match
+from picknet.model.match import Match, as_bytes, beyond_usual, from_bytes
 
 Array = NDArray[Any]
 
@@ -44,9 +45,7 @@ class _Expectation:
 
     def _beyond(self, features: Array, places: Any = slice(None)) -> Array:
         """What is added to the words' shares, or to those at some places. features: (feature,), of a length above 0."""
-        weights = self.weights[:, places].astype(np.float32, copy=False)
-        # Not as a product of matrices: BLAS would share it among threads, which then spin on the cores that decode.
-        return np.asarray(np.einsum("f,fw->w", features / np.linalg.norm(features) - self.mean, weights))
+        return beyond_usual(features, self.mean, self.weights[:, places].astype(np.float32, copy=False))
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -54,7 +53,7 @@ class _Expectation:
 
     def _tensors(self) -> dict[str, Array]:
         return {
-            "words": np.frombuffer("\n".join(self.words).encode(), np.uint8),
+            "words": as_bytes(self.words),
             "shares": self.shares,
             "mean": self.mean,
         }
@@ -171,7 +170,7 @@ def _under(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
 
 
 def _read(tensors: Mapping[str, Array], prefix: str = "") -> dict[str, Any]:
-    words = tensors[f"{prefix}words"].tobytes().decode().split("\n")
+    words = from_bytes(tensors[f"{prefix}words"])
     names = ("shares", "mean", *(("scales", "rarity") if prefix else ()))
     found = {name: tensors[prefix + name].astype(np.float32) for name in names}
     kind = np.int8 if prefix else np.float16

@@ -155,8 +155,7 @@ def fit_forecast(examples: Sequence[Example], *, beside: Sequence[Sequence[Examp
     known = defaultdict(lambda: math.log(len(examples)), rarity)
     moments = [_Moments.of(part, [_made_up(example.counts, known) for example in part], words) for part in data]
     worths = [len(examples), *(WORTH_BESIDE * len(part) for part in data[1:])]
-    totals = [[worth * part for part in one.covariances()] for worth, one in zip(worths, moments, strict=True)]
-    covariance, products = (sum(part) / sum(worths) for part in zip(*totals, strict=True))
+    covariance, products = _pooled([one.covariances() for one in moments], worths)
     weights, scales = _whole(_ridge(covariance, products, sum(worths)))
     return Forecast(
         words,
@@ -184,10 +183,7 @@ def fit_match(data: Sequence[Sequence[Example]], *, written: Collection[str]) ->
         for examples, one in zip(data, moments, strict=True)
     ]
     sizes = [len(examples) for examples in data]
-    of_features, products, of_words = (
-        sum(size * part for size, part in zip(sizes, parts, strict=True)) / sum(sizes)
-        for parts in zip(*covariances, strict=True)
-    )
+    of_features, products, of_words = _pooled(covariances, sizes)
     left = np.linalg.cholesky(_penalised(of_features, PENALTY / sum(sizes)))
     right = np.linalg.cholesky(_penalised(of_words, WORDS_PENALTY / len(words)))
     between = np.linalg.solve(right, np.linalg.solve(left, products).T)
@@ -209,6 +205,14 @@ def fit_match(data: Sequence[Sequence[Example]], *, written: Collection[str]) ->
     )
 
 
+def _pooled(covariances: Sequence[Sequence[Array]], worths: Sequence[float]) -> list[Array]:
+    """The weighted mean over data sets of each of their covariances."""
+    return [
+        sum(worth * one for worth, one in zip(worths, of_data, strict=True)) / sum(worths)
+        for of_data in zip(*covariances, strict=True)
+    ]
+
+
 def _whole(weights: Array) -> tuple[Array, Array]:
     """(rows, columns) -> whole numbers int8 and the scale of each column."""
     scales = np.abs(weights).max(axis=0) / 127
@@ -217,12 +221,8 @@ def _whole(weights: Array) -> tuple[Array, Array]:
 
 
 def _spread(sentences: Sequence[Counter[str]]) -> dict[str, float]:
-    """The mean of an example's sentences, each a vector of length 1 with the same number for each of its words."""
-    total: defaultdict[str, float] = defaultdict(float)
-    for counts in sentences:
-        for word in counts:
-            total[word] += 1 / math.sqrt(len(counts)) / len(sentences)
-    return total
+    """How much each word makes up of an example's captions where all words count once and alike."""
+    return _made_up([Counter(dict.fromkeys(counts, 1)) for counts in sentences], defaultdict(lambda: 1.0))
 
 
 def _together(examples: Sequence[Example], words: Sequence[str]) -> Array:
