@@ -395,6 +395,17 @@ def test_k_picks_are_k_different_frames(values, k):
     assert found == sorted(set(found))
 
 
+def test_a_spread_pick_waits_for_no_frame_after_it_where_it_is_expected():
+    read = []
+    frames = (read.append(frame.index) or frame for frame in frames_of([30] * 60))
+    waited = {pick.index: len(read) - 1 - pick.index for _, pick in RatePicker(Stub(), spread=True).pick(frames)}
+    assert len(waited) > 10
+    # A rate that still rises brings the first ones sooner than expected.
+    assert all(waited[index] <= 1 for index in waited)
+    assert all(waited[index] == 0 for index in waited if index > 24)
+    assert len(read) == 60
+
+
 def test_the_policy_walks_as_usual_before_k_frames_are_picked():
     values = [24] * 30
     alone, asked = Stub(), Stub()

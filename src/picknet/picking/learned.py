@@ -48,8 +48,9 @@ LEAST_RATE, MOST_RATE = 0.03, 0.5
 """Spread: what every frame adds, so that a still clip of thirty frames is picked twice, and the most that the rate of a
 single frame counts."""
 GROUP = 4
-"""Spread: number of frames that are looked at one after the other, once all of them are decoded. The policy takes twice
-as long when its weights and code have left the processor's caches, as they do while a frame is decoded."""
+"""Spread: number of frames that are looked at one after the other, once all of them are decoded; fewer where a pick is
+expected sooner. The policy takes twice as long when its weights and code have left the processor's caches, as they do
+while a frame is decoded."""
 FLAT = 8.0
 """Standard deviation in grey values below which a glance shows nothing, as a black one: it is not picked."""
 RULED_OUT, PATIENCE = -3.0, 4
@@ -168,7 +169,11 @@ class RatePicker:
     def watch(self, frames: Iterable[Frame]) -> Iterator[Watched]:
         """Every frame, picked or not."""
         memory, charge, mean, passed_over = _Memory(), FIRST_CHARGE, 0.0, 0
-        for frame in _in_groups(frames) if self.spread else frames:
+
+        def frames_to_pick() -> float:
+            return (1 - charge) / (self._rate * (mean + LEAST_RATE))
+
+        for frame in _in_groups(frames, frames_to_pick) if self.spread else frames:
             wait = memory.wait
             logit, embedding = memory.see(self._policy, _seen(frame, self.glance))
             # log₂(1 + exp(logit)), which is −log₂(1 − p), without overflow
@@ -295,15 +300,19 @@ def _patience(frame: Frame, probability: float) -> int:
     return 0 if probability > _logistic(RULED_OUT) else PATIENCE
 
 
-def _in_groups(frames: Iterable[Frame]) -> Iterator[Frame]:
-    """The frames in their order, but GROUP of them are taken and glanced at before the first is handed on."""
+def _in_groups(frames: Iterable[Frame], frames_to_pick: Callable[[], float]) -> Iterator[Frame]:
+    """The frames in their order, but up to GROUP of them are taken and glanced at before the first is handed on.
+
+    frames_to_pick: how many there will be up to the next pick, as it seems after those handed on.
+    """
     group: list[Frame] = []
+    size: float = GROUP
     for frame in frames:
         frame.glance()  # while its picture is in the caches
         group.append(frame)
-        if len(group) == GROUP:
+        if len(group) >= size:
             yield from group
-            group = []
+            group, size = [], min(frames_to_pick(), GROUP)
     yield from group
 
 
