@@ -7,6 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import av
+from av.stream import Stream
+
 MIN_SKIP = 6
 """Packets. Skipping fewer costs more than it saves: draining the decoder leaves its threads idle."""
 
@@ -27,6 +30,8 @@ class Stretch(NamedTuple):
     """Number of the first packet in the order stored."""
     shown: Sequence[int]
     """When the frame of each packet is shown."""
+    packets: "Sequence[av.Packet[Stream]]" = ()
+    """The packets, where they have been read and kept."""
 
 
 @dataclass

@@ -35,6 +35,9 @@ _INDEXED = frozenset({"mov,mp4,m4a,3gp,3g2,mj2"})
 _FAR = 30
 """Packets. To read and forget more takes longer than to seek."""
 
+_MOST_KEPT = 4_000_000
+"""Bytes of packets that are kept until they are decoded, so that they need not be read again."""
+
 _LONGEST_SEARCH = 600
 """Packets to look at for the one that was sought."""
 
@@ -231,31 +234,36 @@ class Pass:
     def stretches(self, index: Index, positions: Sequence[int]) -> Iterator[Stretch]:
         """The packets to decode for the frames at these positions, which are sorted.
 
-        They are read, but not decoded. They end where they do not agree with the index.
+        They are read, but not decoded; they end where they do not agree with the index.
         """
         for numbers in index.needed(positions):
             within = positions[bisect_left(positions, numbers.start) : bisect_left(positions, numbers.stop)]
-            shown = self._read_shown(index, numbers, index[within[0]])
-            if shown and index[within[0]] < shown[0] and numbers.start > 0:
+            stretch = self._read_stretch(index, numbers, index[within[0]])
+            if stretch and index[within[0]] < stretch.shown[0] and numbers.start > 0:
                 # Shown before the keyframe that it is stored after, so it may depend on the group before.
                 numbers = range(index.key(numbers.start - 1), numbers.stop)
-                shown = self._read_shown(index, numbers, index[within[0]])
-            if not shown or not index.shown_as_expected(numbers.start, shown, within[-1]):
+                stretch = self._read_stretch(index, numbers, index[within[0]])
+            if not stretch or not index.shown_as_expected(stretch.first, stretch.shown, within[-1]):
                 return
-            yield Stretch(numbers.start, shown)
+            yield stretch
 
-    def _read_shown(self, index: Index, numbers: range, time: int) -> "array[int] | None":
-        """When the frames of these packets are shown; None if they are not those of the index.
+    def _read_stretch(self, index: Index, numbers: range, time: int) -> Stretch | None:
+        """These packets; None if they are not those of the index. They are kept where they take little memory.
 
         time: of a frame that depends on the first of them.
         """
-        shown = array("q")
+        shown, kept, num_bytes = array("q"), [], 0
         packets = self._packets_from(numbers.start, time, lambda packet: index.has(numbers.start, packet))
         for number, packet in zip(numbers, packets, strict=False):
             if not index.has(number, packet) or packet.is_corrupt or packet.pts is None:
                 return None
             shown.append(packet.pts)
-        return shown if len(shown) == len(numbers) else None
+            num_bytes += packet.size
+            if num_bytes <= _MOST_KEPT:
+                kept.append(packet)
+            else:
+                kept.clear()
+        return Stretch(numbers.start, shown, kept) if len(shown) == len(numbers) else None
 
     def needed_pictures(
         self, stretches: Iterable[Stretch], times: Collection[int], *, skip: bool
@@ -270,11 +278,12 @@ class Pass:
         decoder, wanted = self.stream.codec_context, frozenset(times)
         if not decoder.is_open:
             self.stream.thread_type = self._threads
-        for first, shown in stretches:
+        for first, shown, kept in stretches:
             is_sure = first == 0  # from the first packet on, this is what decoding everything does
             key_time = shown[0]
             end = 1 + max(place for place, time in enumerate(shown) if time in wanted)
-            packets = self._packets_from(first, key_time, functools.partial(_is_shown_at, key_time))
+            is_key = functools.partial(_is_shown_at, key_time)
+            packets = iter(kept) if kept else self._packets_from(first, key_time, is_key)
             num_read = 0
             for time, packet in itertools.chain(zip(shown[:end], packets, strict=False), [(0, None)]):
                 if packet is not None:
