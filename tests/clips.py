@@ -162,6 +162,39 @@ def write_packed_avi(path: Path, *, num_frames: int = 60, fps: int = 25) -> Path
     return path
 
 
+def without_order(h264: bytes) -> bytes:
+    """A file of H.264 in the main profile, without what tells a decoder how far the order shown is from that decoded.
+
+    That is in the optional end (VUI) of the sequence parameters, which are cut and filled up with zeros.
+    """
+    start = h264.index(b"\0\0\0\1\x67") + 5
+    parameters = h264[start : h264.index(b"\0\0\0\1", start)]
+    bits = "".join(f"{byte:08b}" for byte in parameters)
+    place = 24  # after profile and level
+
+    def number() -> int:
+        nonlocal place
+        num_zeros = bits.index("1", place) - place
+        place += 2 * num_zeros + 1
+        return int(bits[place - num_zeros - 1 : place], 2) - 1
+
+    _, _, kind_of_order = number(), number(), number()
+    if kind_of_order == 0:
+        number()
+    number()
+    place += 1
+    _, _ = number(), number()
+    assert bits[place] == "1", "interlaced"
+    place += 3
+    if bits[place - 1] == "1":
+        _ = [number() for _ in range(4)]  # what is cropped
+    assert bits[place] == "1", "no VUI"
+    kept = bits[:place] + "01"
+    kept += "0" * (-len(kept) % 8)
+    short = int(kept, 2).to_bytes(len(kept) // 8, "big")
+    return h264.replace(parameters, short.ljust(len(parameters), b"\0"))
+
+
 def write_audio(path: Path, *, cover: bool = False) -> Path:
     """A file with sound only, or with sound and a cover picture."""
     with av.open(str(path), "w", format="mp4") as output:

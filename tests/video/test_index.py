@@ -9,6 +9,7 @@ import clips
 import numpy as np
 import pytest
 
+from picknet.video.content import Content
 from picknet.video.file import Video
 from picknet.video.frame import due_positions, middles, sampling_clock
 from picknet.video.index import Index
@@ -178,6 +179,19 @@ def test_the_positions_that_are_due_are_those_of_the_clock(fps: float) -> None:
     assert due_positions(times, fps=fps, unit=0.001) == expected
 
 
+@pytest.mark.parametrize("num_times", [1, 2])
+def test_packets_are_read_again_only_where_they_would_take_much_memory(
+    clip: Path, packets_read: list[int], monkeypatch: pytest.MonkeyPatch, num_times: int
+) -> None:
+    if num_times == 2:
+        monkeypatch.setattr("picknet.video.passes._MOST_KEPT", clip.stat().st_size // 100)
+    with Video(clip) as video:
+        packets_read.clear()
+        numbers = [clips.number_of(frame.pixels()) for frame in video.sample_evenly(count=30)]
+    assert numbers == list(range(4, 240, 8))
+    assert len(packets_read) / len(set(packets_read)) == pytest.approx(num_times, abs=0.02)
+
+
 # AVI -------------------------------------------------------------------------------------------------------------
 
 
@@ -198,6 +212,57 @@ def test_avi_without_timestamps_is_decoded_once(avi: Path, monkeypatch: pytest.M
     # The first pass, for the first frame, then the same one from the start.
     assert len(passes) == 2
     assert passes[0] is passes[1]
+
+
+@pytest.fixture(scope="module")
+def plain_avi(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """H.264 without B-frames in AVI."""
+    path = tmp_path_factory.mktemp("index") / "plain.avi"
+    return clips.write_clip(path, num_frames=90, options={"x264-params": "keyint=30:bframes=0"})
+
+
+@pytest.mark.parametrize("only", [None, {0, 2, 8}])
+def test_a_small_avi_in_the_order_decoded_is_read_once(
+    plain_avi: Path, packets_read: list[int], monkeypatch: pytest.MonkeyPatch, only: set[int] | None
+) -> None:
+    passes: list[bool] = []
+    opened = Content.open
+
+    def recorded(self: Content, *, probes: bool = True) -> object:
+        passes.append(probes)
+        return opened(self, probes=probes)
+
+    monkeypatch.setattr(Content, "open", recorded)
+    expected = [number for index, number in enumerate(range(5, 90, 10)) if only is None or index in only]
+    with Video(plain_avi) as video:
+        assert video.num_samples(9) == 9
+        samples = video.sample_evenly(count=9, only=only)
+        assert [clips.number_of(frame.pixels()) for frame in samples] == expected
+        assert len(packets_read) == 90
+        assert passes == [False]
+        # A second sampling is a pass of its own.
+        assert [clips.number_of(frame.pixels()) for frame in video.sample_evenly(count=9)] == list(range(5, 90, 10))
+        assert passes == [False, True]
+        assert video.damage is None
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_frames_of_avi_are_in_order_even_if_the_file_does_not_tell_it(tmp_path: Path, threads: int) -> None:
+    options = {"profile": "main", "x264-params": "keyint=30:bframes=3:b-adapt=0"}
+    path = clips.write_clip(tmp_path / "clip.avi", num_frames=40, options=options)
+    path.write_bytes(clips.without_order(path.read_bytes()))
+    with av.open(path, options={"fpsprobesize": "0"}) as container:
+        numbers = [clips.number_of(picture.to_ndarray(format="rgb24")) for picture in container.decode(video=0)]
+    assert numbers != list(range(40)), "a decoder that has not seen some frames knows the order"
+    with Video(path, threads=threads) as video:
+        assert [clips.number_of(frame.pixels()) for frame in video.sample_evenly(count=40)] == list(range(40))
+
+
+def test_a_large_avi_is_not_kept_in_memory(plain_avi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("picknet.video.passes._MOST_KEPT", plain_avi.stat().st_size - 1)
+    with Video(plain_avi) as video:
+        assert video._all_of_first is None
+        assert [clips.number_of(frame.pixels()) for frame in video.sample_evenly(count=9)] == list(range(5, 90, 10))
 
 
 def test_of_avi_without_timestamps_nothing_is_decoded_after_the_last_sample(avi: Path) -> None:

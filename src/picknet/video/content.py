@@ -31,13 +31,18 @@ class Content:
         self._reader = reader
         self._path = path
 
-    def open(self) -> InputContainer:
-        """Open the container for one pass."""
+    def open(self, *, probes: bool = True) -> InputContainer:
+        """Open the container for one pass.
+
+        probes: whether FFmpeg decodes as many frames as it takes to see how often they come, and in which order. One
+        is decoded in any case.
+        """
+        options = {} if probes else {"fpsprobesize": "0"}
         try:
             if self._path is None:
-                return opened(self._reader(), reader_options())
+                return opened(self._reader(), reader_options() | options)
             # With its protocol in front, a name such as "a:b.mp4" is not taken for an address.
-            return opened(f"file:{self._path.absolute()}", file_options())
+            return opened(f"file:{self._path.absolute()}", file_options() | options)
         except (av.FFmpegError, OSError) as error:
             reason = self._reason(error)
         raise UnreadableVideo(f"{self.name}: {reason}")
@@ -47,6 +52,11 @@ class Content:
         with self._reader() as reader:
             reader.seek(max(reader.seek(0, os.SEEK_END) - size, 0))
             return bytes(reader.read(size))
+
+    def is_avi(self) -> bool:
+        with self._reader() as reader:
+            start = bytes(reader.read(12))
+        return start[:4] == b"RIFF" and start[8:] == b"AVI "
 
     def check_pixels(self) -> None:
         """Refuse a GIF or PNG of too large pictures: FFmpeg does not know their size before it has decoded one."""

@@ -45,6 +45,8 @@ __all__ = ["VIDEO_SUFFIXES", "UnreadableVideo", "Video", "is_video_file", "pixel
 
 MOST_DELAYED = 32
 """Frames that a decoder may hold back: 16 to put them in order, as many for its threads."""
+NUM_PROBED = 8
+"""Frames after which it is known whether they are shown in the order decoded; FFmpeg takes one fewer."""
 Stretches = Callable[[Sequence[int]], Iterable[Stretch]]
 """Positions of frames, sorted -> the packets to decode for them."""
 
@@ -80,22 +82,20 @@ class Video:
         self._glance = glance
         self._threads = threads
         self._shares_cores = shares_cores
-        self._damage = Damage()
-        self._timetable = Timetable()
         self._open_passes: set[Pass] = set()
+        self._all_of_first: Iterable[tuple[av.VideoFrame, float]] | None = None
+        """All pictures of the first pass and their seconds, where it can go on from the first."""
         self._content = content_of(source, timeout=timeout)
         self.name = self._content.name
         try:
-            first = self._new_pass()
-            self.seconds = first.stored_seconds
-            self.fps = float(first.stream.average_rate or first.stream.guessed_rate or USUAL_FPS)
-            self._pixel_aspect = pixel_aspect(first.stream)
-            self._unit = first.unit
-            self._unread = first.record(self._timetable)
-            picture, _ = next(first.timed_pictures(self._unread))
+            first, picture = self._begun_quickly() or self._begun()
         except BaseException:
             self.close()
             raise
+        self.seconds = first.stored_seconds
+        self.fps = float(first.stream.average_rate or first.stream.guessed_rate or USUAL_FPS)
+        self._pixel_aspect = pixel_aspect(first.stream)
+        self._unit = first.unit
         self._first_pass: Pass | None = first
         """Still open where the search for the first frame left it."""
         self._start, self._is_interlaced = picture.pts, picture.interlaced_frame
@@ -115,6 +115,7 @@ class Video:
 
     def close(self) -> None:
         """End all passes, and delete what was downloaded."""
+        self._all_of_first = None  # it refers to a decoder, whose threads it would keep
         while self._open_passes:
             self._open_passes.pop().close()
         self._content.close()
@@ -266,12 +267,12 @@ class Video:
 
         only: yield only those with these indexes; if none of them appears, the last frame of all.
         """
-        with self._rewound_pass() if self._has_frame_a_packet else self._pass() as current:
+        with self._all_pictures() as (current, pictures):
             index = num_served = num_yielded = 0
             num_chosen = len(wanted) if only is None else sum(index < len(wanted) for index in only)
             last = None
             since = self._since_sample(looks=only is None)
-            for number, (picture, seconds) in enumerate(current.timed_pictures()):
+            for number, (picture, seconds) in enumerate(pictures):
                 since.add(picture)
                 position = self._position(current, picture, number)
                 if num_served < len(wanted) and position >= wanted[num_served]:
@@ -289,9 +290,9 @@ class Video:
 
     def _at_ticks(self, fps: float, only: Collection[int] | None = None) -> Iterator[Frame]:
         """The frames of `sample_by_time`, by decoding everything."""
-        with self._rewound_pass() if self._has_frame_a_packet else self._pass() as current:
+        with self._all_pictures() as (current, pictures):
             index, is_due, since = 0, sampling_clock(fps), self._since_sample(looks=only is None)
-            for number, (picture, seconds) in enumerate(current.timed_pictures()):
+            for number, (picture, seconds) in enumerate(pictures):
                 since.add(picture)
                 if is_due(seconds):
                     if only is None or index in only:
@@ -364,10 +365,11 @@ class Video:
         with self._pass() as current:
             return sum(1 for _ in current.timed_pictures())
 
-    def _new_pass(self) -> Pass:
+    def _new_pass(self, *, probes: bool = True) -> Pass:
         new = Pass(
             self._content,
             self._damage,
+            probes=probes,
             motion=self._glance == "motion",
             threads=self._threads,
             shares_cores=self._shares_cores,
@@ -388,10 +390,52 @@ class Video:
         finally:
             self._close_pass(current)
 
+    def _begun(self) -> tuple[Pass, av.VideoFrame]:
+        """A first pass, and its first picture."""
+        self._damage, self._timetable = Damage(), Timetable()
+        first = self._new_pass()
+        self._unread = first.record(self._timetable)
+        picture, _ = next(first.timed_pictures(self._unread))
+        return first, picture
+
+    def _begun_quickly(self) -> tuple[Pass, av.VideoFrame] | None:
+        """The same for a small AVI file whose frames are shown in the order decoded; None for others.
+
+        To see the order, FFmpeg would decode some frames before the first is asked for, and then again. Here they are
+        decoded once, and each packet is read once: it is kept until it is decoded, while others are counted.
+        """
+        if not self._content.is_avi():
+            return None
+        self._damage, self._timetable = Damage(), Timetable()
+        first = self._new_pass(probes=False)
+        decoder = first.stream.codec_context
+        if first.is_small and not decoder.has_b_frames:
+            self._unread, packets = itertools.tee(first.record(self._timetable))
+            pictures = first.timed_pictures(packets)
+            begin = list(itertools.islice(pictures, NUM_PROBED))
+            if not decoder.has_b_frames:
+                self._all_of_first = itertools.chain(begin, pictures)
+                return first, begin[0][0]
+        self._close_pass(first)
+        return None
+
+    @contextlib.contextmanager
+    def _all_pictures(self) -> Iterator[tuple[Pass, Iterable[tuple[av.VideoFrame, float]]]]:
+        """A pass, and all of its pictures with their seconds."""
+        if (pictures := self._all_of_first) is None or (first := self._first_pass) is None:
+            with self._rewound_pass() if self._has_frame_a_packet else self._pass() as current:
+                yield current, current.timed_pictures()
+            return
+        self._first_pass = self._all_of_first = None
+        try:
+            yield first, pictures
+        finally:
+            self._close_pass(first)
+
     @contextlib.contextmanager
     def _rewound_pass(self) -> Iterator[Pass]:
         """The first pass, rewound, if it is still open and its container allows that; otherwise a new pass."""
-        first, self._first_pass = self._first_pass, None
+        first, self._first_pass, self._all_of_first = self._first_pass, None, None
         if first is not None and not first.rewind():
             self._close_pass(first)
             first = None

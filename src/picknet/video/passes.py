@@ -66,9 +66,9 @@ class Damage:
 class Pass:
     """A video opened for one pass, with its own container and decoder.
 
-    motion: whether pictures are to have motion vectors. threads: that decode; 0 for one on each core.
-    shares_cores: whether the cores have other work meanwhile; a small video is then decoded in one thread, if that is
-    faster.
+    probes: see `Content.open`. motion: whether pictures are to have motion vectors. threads: that decode; 0 for one on
+    each core. shares_cores: whether the cores have other work meanwhile, so that a small video may be decoded faster in
+    one thread.
     """
 
     def __init__(
@@ -76,13 +76,14 @@ class Pass:
         content: Content,
         damage: Damage,
         *,
+        probes: bool = True,
         motion: bool = False,
         threads: int = 0,
         shares_cores: bool = False,
     ) -> None:
         self._content = content
         self._damage = damage
-        self.container: InputContainer = content.open()
+        self.container: InputContainer = content.open(probes=probes)
         try:
             self.stream = video_stream(self.container, content.name)
             if not self.stream.codec_context.width:
@@ -91,7 +92,7 @@ class Pass:
                 export_vectors(self.stream, content.name)
             # Decoding several frames at once, FFmpeg gives some vectors before they are decoded: each time others.
             self._threads = "SLICE" if motion else "AUTO"
-            if shares_cores and num_cores() <= _FEW_CORES and self._num_pixels() <= _FEW_PIXELS:
+            if shares_cores and num_cores() <= _FEW_CORES and self._has_few_pixels:
                 threads = threads or 1
             self.stream.thread_count = threads
         except BaseException:
@@ -117,6 +118,11 @@ class Pass:
     @property
     def is_rewindable(self) -> bool:
         return self.container.format.name in _REWINDABLE
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all packets and some pictures may be kept in memory."""
+        return self._has_few_pixels and self.container.size <= _MOST_KEPT
 
     @property
     def can_skip(self) -> bool:
@@ -341,11 +347,12 @@ class Pass:
         for self._num_read, packet in enumerate(packets, start=number + 1):
             yield packet
 
-    def _num_pixels(self) -> float:
-        """Pixels of all frames together; infinite where the length or the size is not stored."""
+    @property
+    def _has_few_pixels(self) -> bool:
+        """Whether all frames together have few pixels; False where the length or the size is not stored."""
         rate = float(self.stream.average_rate or 0)
         num_frames = self.stream.frames or (self.stored_seconds or 0.0) * rate
-        return self.stream.codec_context.width * self.stream.codec_context.height * num_frames or math.inf
+        return 0 < self.stream.codec_context.width * self.stream.codec_context.height * num_frames <= _FEW_PIXELS
 
     def _expected_seconds(self) -> float:
         """The length in the header; 0 if there is none."""
