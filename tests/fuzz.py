@@ -222,6 +222,9 @@ class Corpus:
             clips.write_clip(folder / f"groups.{suffix}", num_frames=90, options=groups)
         closed = {"x264-params": "keyint=12:bframes=0:scenecut=0"}
         clips.write_clip(folder / "first.groups.mp4", num_frames=72, options=closed, index_first=True, with_audio=True)
+        clips.write_clip(folder / "closed.groups.avi", num_frames=60, options=closed)
+        unordered = clips.write_clip(folder / "order.groups.avi", num_frames=60, options={"profile": "main", **groups})
+        unordered.write_bytes(clips.without_order(unordered.read_bytes()))
         clips.write_clip(folder / "mpeg4.groups.mp4", num_frames=60, codec="mpeg4", options={"g": "15"})
         clips.write_clip(folder / "mpeg4.groups.avi", num_frames=60, codec="mpeg4", options={"g": "15", "bf": "0"})
         clips.write_clip(folder / "vp8.groups.webm", num_frames=40, codec="libvpx", options={"g": "10"})
