@@ -36,7 +36,7 @@ Sizes = MutableMapping[str, tuple[int, str]]
 
 _DTYPES = {"f32": np.float32, "u8": np.uint8, "i64": np.int64}
 
-SINGLE_THREADED = frozenset({"policy", "encoder"})
+SINGLE_THREADED = frozenset({"policy"})
 """Graphs so small that sharing an inference between two threads takes longer than the inference."""
 ONE_BY_ONE = frozenset({"cnn", "policy"})
 """Graphs that are compiled for a single frame: with a fixed shape an inference of the CNN takes a tenth less, one of a
