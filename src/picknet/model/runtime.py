@@ -25,7 +25,7 @@ PRECISION = {"cnn": "f16", "policy": "f32", "encoder": "f16", "decoder": "f16"}
 
 On ARM, f16 makes EfficientNet-Lite2 1.7 times as fast, and encoder and decoder, most of whose time goes into reading
 weights, 1.6 and 1.8 times. Features are then some 3 % off, and log-probabilities of words 0.03. That changes the words
-of 6 % of captions, for better as often as for worse (benchmarks/agreement.py). The policy stays exact, since picks
+of 8 % of captions, for better as often as for worse (benchmarks/agreement.py). The policy stays exact, since picks
 depend on sums over many frames.
 """
 MAX_QUEUED_FRAMES = 4
