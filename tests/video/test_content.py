@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import clips
 import numpy as np
@@ -173,6 +173,23 @@ def test_an_error_of_the_file_is_reported_with_its_name(tmp_path: Path) -> None:
     reason = r"^disk\.avi: cannot be read \(the disk failed\)$"
     with pytest.raises(UnreadableVideo, match=reason), Video(Failing(content)) as video:
         list(video.sample_evenly())
+
+
+def test_whether_a_file_can_be_opened_is_told_by_opening_it_as_a_video(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = clips.write_clip(tmp_path / "clip.avi", num_frames=12)
+
+    def denied(*_: object) -> NoReturn:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", denied)
+    with Video(path) as video:
+        assert len(list(video.sample_evenly())) == 12
+    monkeypatch.setattr("picknet.video.content.opened", denied)
+    with pytest.raises(UnreadableVideo) as caught:
+        Video(path)
+    assert str(caught.value) == f"{path}: cannot be read (Permission denied)"
 
 
 # --- Nothing else is opened ------------------------------------------------------------------------------------------

@@ -54,7 +54,9 @@ class Content:
             return bytes(reader.read(size))
 
     def is_avi(self) -> bool:
-        with self._reader() as reader:
+        """False as well where it cannot be read, of which `open` tells the reason."""
+        start = b""
+        with contextlib.suppress(OSError), self._reader() as reader:
             start = bytes(reader.read(12))
         return start[:4] == b"RIFF" and start[8:] == b"AVI "
 
