@@ -54,16 +54,12 @@ class Content:
             return bytes(reader.read(size))
 
     def is_avi(self) -> bool:
-        """False as well where it cannot be read, of which `open` tells the reason."""
-        start = b""
-        with contextlib.suppress(OSError), self._reader() as reader:
-            start = bytes(reader.read(12))
+        start = self._start(12)
         return start[:4] == b"RIFF" and start[8:] == b"AVI "
 
     def check_pixels(self) -> None:
         """Refuse a GIF or PNG of too large pictures: FFmpeg does not know their size before it has decoded one."""
-        with self._reader() as reader:
-            start = bytes(reader.read(24))
+        start = self._start(24)
         if start[:4] == b"GIF8" and len(start) >= 10:
             width, height = struct.unpack("<HH", start[6:10])
             check_pixels(width, height, self.name)
@@ -74,11 +70,15 @@ class Content:
     def close(self) -> None:
         """Passes that are still open are closed by their owner."""
 
+    def _start(self, size: int) -> bytes:
+        """The first `size` bytes; none where they cannot be read, of which `open` tells the reason."""
+        with contextlib.suppress(OSError), self._reader() as reader:
+            return bytes(reader.read(size))
+        return b""
+
     def _reason(self, error: Exception) -> str:
         """Why FFmpeg could not open it."""
-        start = b""
-        with contextlib.suppress(OSError), self._reader() as reader:
-            start = reader.read(1024)
+        start = self._start(1024)
         if start.startswith(_PLAYLIST_STARTS) or b"<MPD" in start:
             return "a playlist, which refers to other files; `stream` follows the playlist at an address"
         if start[4:8] == b"ftyp" and isinstance(error, av.InvalidDataError | av.EOFError):

@@ -46,7 +46,7 @@ __all__ = ["VIDEO_SUFFIXES", "UnreadableVideo", "Video", "is_video_file", "pixel
 MOST_DELAYED = 32
 """Frames that a decoder may hold back: 16 to put them in order, as many for its threads."""
 NUM_PROBED = 8
-"""Frames after which it is known whether they are shown in the order decoded; FFmpeg takes one fewer."""
+"""Frames after which it is known whether they are shown in the order decoded; FFmpeg's probing takes seven."""
 Stretches = Callable[[Sequence[int]], Iterable[Stretch]]
 """Positions of frames, sorted -> the packets to decode for them."""
 
