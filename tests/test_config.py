@@ -54,6 +54,12 @@ def test_overrides_replace_settings_of_the_file():
             "[model]\nattention_heads = 7",
             "model.attention_heads is 7; possible: divisors of model.embedding_size, 512",
         ),
+        ("[model]\ndrop_path = 1", "model.drop_path is 1.0; possible: 0 to 0.99"),
+        (
+            "[model]\ncell_dropout = 0.3\nsystem = 'mean'",
+            'model.cell_dropout is 0.3 and model.system is "mean": cells are dropped by picknet\'s encoder alone; '
+            "set model.cell_dropout to 0",
+        ),
         ("[model]\npicker = 'x'", "config: model.picker is 'x'; possible: difference, rate"),
         ("[reinforcement]\nfilms = -1", "reinforcement.films is -1; possible: 0 to 65536"),
         ("[reinforcement]\nfilm_frames = 15", "reinforcement.film_frames is 15; possible: 16 to 65536"),

@@ -104,6 +104,11 @@ class ModelConfig:
     """Pick probability before training; 0.5 is what the default initialisation of the difference policy gives."""
     dropout: float = 0.5
     """Dropout at the inputs and outputs of encoder and decoder."""
+    cell_dropout: float = 0.0
+    """The share of each frame's cells that the encoder does not see while it is trained, each time others."""
+    drop_path: float = 0.0
+    """Stochastic depth: while the CNN is trained, its last residual block is left out for this share of the frames,
+    earlier blocks for less."""
     left_out: int = 0
     """Number of rare words that `picknet export --min-share` has left out; 0 while a captioner is trained."""
 
@@ -238,6 +243,8 @@ class Config:
             ("length_exponent", self.length_exponent, 0, 10),
             ("model.initial_pick_probability", self.model.initial_pick_probability, 0.01, 0.99),
             ("model.dropout", self.model.dropout, 0, 0.99),
+            ("model.cell_dropout", self.model.cell_dropout, 0, 0.99),
+            ("model.drop_path", self.model.drop_path, 0, 0.99),
             ("model.left_out", self.model.left_out, 0, 10**9),
             ("reward.min_picks", self.reward.min_picks, 1, self.video.num_frames),
             ("reward.max_picks_floor", self.reward.max_picks_floor, self.reward.min_picks, 10_000),
@@ -272,6 +279,11 @@ class Config:
             raise BadConfig(
                 f"model.attention_heads is {self.model.attention_heads}; "
                 f"possible: divisors of model.embedding_size, {self.model.embedding_size}"
+            )
+        if self.model.cell_dropout and self.model.system != "picknet":
+            raise BadConfig(
+                f'model.cell_dropout is {self.model.cell_dropout} and model.system is "{self.model.system}": cells are '
+                'dropped by picknet\'s encoder alone; set model.cell_dropout to 0'
             )
         _check_range("reinforcement.films", self.reinforcement.films, 0, 2**16)
         _check_range("reinforcement.film_frames", self.reinforcement.film_frames, 16, 2**16)

@@ -1,6 +1,7 @@
 """The paper's equations, each against numbers worked out by hand or by NumPy in float64."""
 
 import math
+import re
 import sys
 import types
 from dataclasses import replace
@@ -330,6 +331,81 @@ def test_other_networks_come_from_timm_with_their_own_normalisation(monkeypatch)
     monkeypatch.setattr(Network, "forward_features", lambda self, images: images.flatten(2))  # as a transformer does
     with pytest.raises(UnknownCNN, match=r"model.cnn: Network has no feature map; possible: convolutional"):
         cnn(pixels)
+
+
+def test_blocks_of_a_timm_network_are_left_out_in_training_where_it_allows_that(monkeypatch):
+    class DropPath(torch.nn.Module):
+        pass
+
+    class Network(torch.nn.Module):
+        num_features = 3
+        pretrained_cfg: ClassVar = {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
+
+        def __init__(self, drop_path_rate=0.0):
+            super().__init__()
+            self.normalise = torch.nn.BatchNorm2d(3)
+            self.path = DropPath() if drop_path_rate else torch.nn.Identity()
+
+    class Plain(Network):
+        def __init__(self):
+            super().__init__()
+
+    class Deaf(Network):
+        def __init__(self, drop_path_rate=0.0):
+            super().__init__()
+
+    networks = {"resnet152": Network, "vgg16": Plain, "deaf": Deaf}
+    timm = types.SimpleNamespace(
+        list_models=lambda: [*networks],
+        create_model=lambda name, pretrained, num_classes, **settings: networks[name](**settings),
+        layers=types.SimpleNamespace(DropPath=DropPath),
+    )
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    cnn = CNN(ModelConfig(cnn="resnet152", drop_path=0.2)).train()
+    assert cnn.body.network.path.training
+    assert not cnn.body.network.normalise.training
+    assert not cnn.eval().body.network.path.training
+    for name in ("vgg16", "deaf"):
+        CNN(ModelConfig(cnn=name))
+        expected = f"model.drop_path is 0.2: no block of {name} can be left out; set it to 0"
+        with pytest.raises(UnknownCNN, match=re.escape(expected)):
+            CNN(ModelConfig(cnn=name, drop_path=0.2))
+
+
+def test_blocks_of_the_cnn_are_left_out_in_training_alone():
+    config = replace(SMALL, drop_path=0.5)
+    cnn = CNN(config)
+    pixels = torch.randint(0, 256, (1, 64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        usual = CNN(SMALL).eval()(pixels)
+        torch.testing.assert_close(cnn.eval()(pixels), usual)
+        torch.manual_seed(0)
+        drawn = torch.stack([cnn.train()(pixels) for _ in range(3)])
+        assert not torch.allclose(drawn[0], drawn[1])
+        assert not torch.allclose(drawn[1], drawn[2])
+        torch.testing.assert_close(CNN(SMALL).train()(pixels), usual)  # and statistics of the batch are not used
+    assert not any(part.training for part in cnn.modules() if isinstance(part, torch.nn.BatchNorm2d))
+
+
+def test_cells_are_hidden_from_the_encoder_in_training_alone():
+    config = replace(SMALL, grid=4, attention_heads=2, cell_dropout=0.75)
+    encoder = Encoder(config, feature_size=4)
+    features, counts = torch.randn(40, 3, 16, 4), torch.tensor([3] * 39 + [1])
+    whole = encoder.eval()(features, counts)
+    assert whole.present[:-1].all()
+    torch.manual_seed(0)
+    memory = encoder.train()(features, counts)
+    shown = memory.present.view(40, 3, 16)
+    assert shown[:-1].any(2).all()  # at least one cell of each frame
+    assert 0.2 < shown[:-1].float().mean() < 0.3
+    assert not shown[-1, 1:].any()  # padding stays padding
+    assert not torch.equal(shown, encoder(features, counts).present.view(40, 3, 16))
+    # What is hidden has no part in the video's state either.
+    for row in range(3):
+        frames = [features[row, pick, shown[row, pick]].mean(0) for pick in range(3)]
+        alone = encoder.eval()(torch.stack(frames)[None, :, None], torch.tensor([3]))
+        torch.testing.assert_close(memory.video[row], alone.video[0])
+    torch.testing.assert_close(memory.keys, whole.keys)
 
 
 def test_a_cell_is_the_mean_of_its_part_of_the_feature_map_row_by_row():

@@ -90,7 +90,8 @@ FROM_PIXELS = parse_config(
     to_toml(CONFIG),
     [
         "model.image_size=68", "model.grid=2", "model.attention_heads=2", "model.attention_hidden=16",
-        "model.tied_words=true", "model.picker=rate", "supervision.epochs=2",
+        "model.tied_words=true", "model.picker=rate", "model.cell_dropout=0.3", "model.drop_path=0.2",
+        "supervision.epochs=2",
         "supervision.cnn_learning_rate=0.003", "supervision.frames_per_batch=4", "supervision.warmup_steps=3",
         "supervision.min_frames=1", "supervision.max_frames=2", "supervision.captions_per_video=3",
         "reinforcement.epochs=2", "reinforcement.baseline=others", "adaptation.epochs=1",

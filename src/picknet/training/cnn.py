@@ -24,11 +24,18 @@ class CNN(nn.Module):
     def __init__(self, config: ModelConfig, *, pretrained: bool = True) -> None:
         super().__init__()
         build = _lite if config.cnn in LITE_NETWORKS else _timm
-        self.body, self.feature_size, mean, deviation = build(config.cnn, pretrained)
+        self.body, self.feature_size, mean, deviation, self._droppable = build(config, pretrained)
         self.grid = config.grid
         self.num_cells = config.grid**2
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("deviation", torch.tensor(deviation).view(-1, 1, 1), persistent=False)
+
+    def train(self, mode: bool = True) -> "CNN":
+        """Statistics of batch normalisation stay as they are; in training, blocks are left out (`model.drop_path`)."""
+        super().train(False)
+        for block in self._droppable:
+            block.training = mode
+        return self
 
     def forward(self, pixels: Tensor) -> Tensor:
         """pixels: (batch, height, width, 3) uint8 RGB -> features: (batch, grid × grid, feature_size)"""
@@ -54,19 +61,20 @@ class _LiteBody(nn.Module):
         return features
 
 
-Body = tuple[nn.Module, int, Sequence[float], Sequence[float]]
-"""A network, images (batch, 3, rows, columns) -> feature map (batch, size, rows, columns); that size; and the mean and
-standard deviation that normalise its input pixels (0 to 255)."""
+Body = tuple[nn.Module, int, Sequence[float], Sequence[float], Sequence[nn.Module]]
+"""A network, images (batch, 3, rows, columns) -> feature map (batch, size, rows, columns); that size; the mean and
+standard deviation that normalise its input pixels (0 to 255); and the modules that, in training, leave out blocks."""
 
 
-def _lite(name: str, pretrained: bool) -> Body:
+def _lite(config: ModelConfig, pretrained: bool) -> Body:
     from efficientnet_lite_pytorch import EfficientNet
 
-    network = EfficientNet.from_name(LITE_NETWORKS[name])
+    network = EfficientNet.from_name(LITE_NETWORKS[config.cnn])
+    network._global_params = network._global_params._replace(drop_connect_rate=config.drop_path)
     if pretrained:
-        network.load_state_dict(torch.load(_lite_weights(name), map_location="cpu", weights_only=True))
+        network.load_state_dict(torch.load(_lite_weights(config.cnn), map_location="cpu", weights_only=True))
     network._fc = nn.Identity()
-    return _LiteBody(network), 1280, (127.0,) * 3, (128.0,) * 3
+    return _LiteBody(network), 1280, (127.0,) * 3, (128.0,) * 3, tuple(network._blocks)
 
 
 def _lite_weights(name: str) -> str:
@@ -78,7 +86,8 @@ def _lite_weights(name: str) -> str:
     return path
 
 
-def _timm(name: str, pretrained: bool) -> Body:
+def _timm(config: ModelConfig, pretrained: bool) -> Body:
+    name = config.cnn
     try:
         import timm
     except ImportError as error:
@@ -89,14 +98,26 @@ def _timm(name: str, pretrained: bool) -> Body:
     if name not in timm.list_models() and not timm.is_model(name.split(".")[0]):
         similar = ", ".join(timm.list_models(f"*{name}*")[:5]) or "see timm.list_models()"
         raise UnknownCNN(f"model.cnn is '{name}', which timm does not know (similar: {similar})")
+    dropped = {"drop_path_rate": config.drop_path} if config.drop_path else {}
     try:
-        network = timm.create_model(name, pretrained=pretrained, num_classes=0)
+        network = timm.create_model(name, pretrained=pretrained, num_classes=0, **dropped)
+    except TypeError as error:  # it takes no such setting
+        raise _cannot_drop(config) from error
     except (OSError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise UnknownCNN(f"model.cnn is '{name}': its weights cannot be loaded ({reason})") from error
     settings = network.pretrained_cfg
     scale = [tuple(255.0 * value for value in settings[key]) for key in ("mean", "std")]
-    return _TimmBody(network), int(network.num_features), scale[0], scale[1]
+    paths: tuple[nn.Module, ...] = ()
+    if config.drop_path:
+        paths = tuple(module for module in network.modules() if isinstance(module, timm.layers.DropPath))
+        if not paths:
+            raise _cannot_drop(config)
+    return _TimmBody(network), int(network.num_features), scale[0], scale[1], paths
+
+
+def _cannot_drop(config: ModelConfig) -> UnknownCNN:
+    return UnknownCNN(f"model.drop_path is {config.drop_path}: no block of {config.cnn} can be left out; set it to 0")
 
 
 class _TimmBody(nn.Module):

@@ -39,6 +39,7 @@ class Encoder(nn.Module):
         self.from_state = nn.Linear(self.size, 4 * self.size, bias=False)  # W_ih, W_fh, W_gh, W_oh
         self.output_gate = torch.sigmoid if config.output_gate == "sigmoid" else torch.tanh
         self.dropout = nn.Dropout(config.dropout)
+        self.cell_dropout = config.cell_dropout
         self.attended = config.attention_heads > 0
         if self.attended:
             self.place = nn.Parameter(torch.randn(config.grid**2, config.embedding_size) * 0.02)  # position in the grid
@@ -64,7 +65,8 @@ class Encoder(nn.Module):
     def forward(self, features: Tensor, counts: Tensor) -> Memory:
         """features of picked frames, padded: (batch, picks, cells, feature_size), counts: (batch,)"""
         cells = self.embed(features)
-        inputs = self.dropout(cells.mean(2))
+        shown = self._shown(cells) if self.training and self.cell_dropout else None
+        inputs = self.dropout(cells.mean(2) if shown is None else _mean(cells, shown))
         state = self.start(len(features), features.device)
         steps = self._all_steps if self.output_gate is torch.sigmoid else self._step_by_step
         states = steps(inputs, state)
@@ -72,7 +74,14 @@ class Encoder(nn.Module):
         keys, values = self._keys_and_values(cells)
         present = torch.arange(features.shape[1], device=features.device) < counts[:, None]
         present = present.repeat_interleave(keys.shape[2], dim=1)
+        if shown is not None and self.attended:
+            present = present & shown.flatten(1)
         return Memory(video, keys.flatten(1, 2), values.flatten(1, 2), present)
+
+    def _shown(self, cells: Tensor) -> Tensor:
+        """Which cells are seen this time, at least one of each frame: (batch, picks, cells, E) -> (…, cells) bool"""
+        draws = torch.rand(cells.shape[:3], device=cells.device)
+        return (draws >= self.cell_dropout) | (draws == draws.amax(2, keepdim=True))
 
     def _keys_and_values(self, cells: Tensor) -> tuple[Tensor, Tensor]:
         """(…, cells, E) -> keys, values: (…, cells, E); 0 cells without attention"""
@@ -250,6 +259,12 @@ class Decoder(Writer):
         z, r = torch.sigmoid(gate_inputs + self.gates_from_state(state)).chunk(2, dim=-1)
         candidate = torch.tanh(p_input + self.from_state(r * state))
         return torch.lerp(state, candidate, z)  # (1 − z) p + z p̃
+
+
+def _mean(cells: Tensor, shown: Tensor) -> Tensor:
+    """The mean of the cells that are shown: (…, cells, E), (…, cells) -> (…, E)"""
+    weights = shown.to(cells.dtype)
+    return (cells * weights[..., None]).sum(-2) / weights.sum(-1, keepdim=True)
 
 
 def _initialise(*gates: Tensor, size: int) -> None:

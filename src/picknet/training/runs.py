@@ -116,7 +116,6 @@ class Run:
                 parts=self.parts,
             )
             network.train()
-            network.cnn.eval()
             train_epoch(epoch, learner.step, np.random.default_rng(seed), generator)
             figures = learner.means()
             if not all(math.isfinite(value) for value in figures.values()):
