@@ -418,6 +418,24 @@ def test_calibrate_learns_tags_from_training_clips(picknet: Picknet, calibratabl
     assert load(model).describer.writer.tags_weight == 1.5  # it stays as it is
 
 
+def test_calibrate_keeps_features_for_the_next_time(
+    picknet: Picknet, calibratable: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = calibratable
+    cache = tmp_path / "cache"
+    command = ("calibrate", "--model", model, "--data", f"folder={data}", "--tags", f"folder={data}", "--cache", cache)
+    assert picknet(*command).code == 0
+    first = (model / "tags.safetensors").read_bytes()
+    (kept,) = cache.iterdir()  # all clips are links to one file
+    with monkeypatch.context() as patch:
+        patch.setattr("picknet.study.tag_learning._features", lambda *of: pytest.fail("the CNN was asked"))
+        assert picknet(*command).code == 0
+    assert (model / "tags.safetensors").read_bytes() == first
+    kept.write_bytes(b"damaged")
+    assert picknet(*command).code == 0
+    assert (model / "tags.safetensors").read_bytes() == first
+
+
 FORECAST_IS_STALE = (
     "--data: the model has a forecast for folder, which may have been learned from these clips: add --forecast, so "
     "that each clip is judged by one that was not"

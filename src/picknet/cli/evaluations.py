@@ -48,6 +48,9 @@ MISSING_SHOWN = 5
 
 Dataset = Annotated[DatasetName, typer.Option(metavar="DATASET", help=f"One of {', '.join(DatasetName)}.")]
 Clips = Annotated[SplitName, typer.Option("--split", metavar="SPLIT", help=f"One of {', '.join(SplitName)}.")]
+FeatureFolder = Annotated[
+    Path | None, typer.Option("--cache", metavar="DIR", help="Keep CNN features for the next time.")
+]
 
 
 class PickerWithK(NamedTuple):
@@ -330,6 +333,7 @@ def calibrate(
             "default as in the model's card, or 0.",
         ),
     ] = None,
+    cache: FeatureFolder = None,
     format: OutputFormat = None,
     out: Out = None,
     quiet: Quiet = False,
@@ -400,6 +404,7 @@ def calibrate(
                 tags=of_tags,
                 forecast=of_forecast,
                 held_back=clips.clips,
+                cache=cache,
                 on_clip=lambda clip: advance(),
             )
             unaware.append(forecasts)
@@ -501,7 +506,7 @@ def compare(
     meteor: Annotated[
         bool, typer.Option("--meteor", help="Compute METEOR, too: a second per row of 100 clips.")
     ] = False,
-    cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep CNN features for the next time.")] = None,
+    cache: FeatureFolder = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of random pickers and of the bootstrap.")] = 0,
 ) -> None:  # fmt: skip
     """Compare PickNet with plain pickers: CIDEr, or events found, against the number of picks.

@@ -5,21 +5,17 @@ sentence, computed in batches, so hundreds of choices can be described; a choice
 once.
 """
 
-import hashlib
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from picknet.captioner import Captioner, NothingToCaption
-from picknet.data.split import Clip, file_facts
-from picknet.files import written_whole
+from picknet.data.split import Clip
 from picknet.model.runtime import EncoderState, Runtime
 from picknet.picking.hecate import HecatePicker
 from picknet.picking.picker import Picker
@@ -33,6 +29,7 @@ from picknet.picking.plain import (
     UniformPicker,
 )
 from picknet.study import detectors
+from picknet.study.feature_cache import FeatureCache
 from picknet.video.file import Video
 from picknet.video.frame import Frame
 
@@ -121,55 +118,29 @@ class ClipFeatures:
 
     def __init__(self, captioner: Captioner, cache: Path | None) -> None:
         self.captioner = captioner
-        self.cache = cache
         self.features: Array = np.empty(0)
         """Of the clip that was read last: (frames, cells, feature)."""
-        self._cnn = _cnn_fingerprint(captioner) if cache else ""
+        self._cache = FeatureCache(captioner, cache)
 
     def read(self, clip: Clip) -> list[Frame]:
         """The sampled frames of a clip; afterwards `features` are those of this clip."""
+        count = self.captioner.config.video.num_frames
         with Video(clip.path, glance=self.captioner.config.model.glance) as video:
-            frames = list(video.sample_evenly(count=self.captioner.config.video.num_frames))
+            frames = list(video.sample_evenly(count=count))
         if not frames:
             raise NothingToCaption(f"{clip.path}: there is no frame to caption")
-        path = self._cache_path(clip)
-        cached = _read(path) if path else None
-        if cached is not None and len(cached) == len(frames):
-            self.features = cached
-            return frames
-        # Frame by frame, as in captioning: results of a batch may differ in the last bit.
-        self.features = np.concatenate([self.captioner.features(frame) for frame in frames])
-        if path:
-            with written_whole(path) as temporary, temporary.open("wb") as file:
-                np.savez(file, features=self.features)
+        self.features = self._cache.get(
+            clip.path,
+            count,
+            # Frame by frame, as in captioning: results of a batch may differ in the last bit.
+            lambda: np.concatenate([self.captioner.features(frame) for frame in frames]),
+            fits=lambda kept: len(kept) == len(frames),
+        )
         return frames
 
     def of_frame(self, frame: Frame) -> Array:
         """The mean over the frame's cells, (feature,): the points that k-means clusters."""
         return np.asarray(self.features[frame.index].mean(axis=0))
-
-    def _cache_path(self, clip: Clip) -> Path | None:
-        if self.cache is None:
-            return None
-        facts = [self._cnn, self.captioner.config.video.num_frames, *file_facts(clip.path)]
-        return self.cache / f"{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}.npz"
-
-
-def _cnn_fingerprint(captioner: Captioner) -> str:
-    """A hash of the CNN's features of a noise image, which depend on every weight."""
-    size = captioner.config.model.image_size
-    noise = np.random.default_rng(0).integers(0, 256, (1, size, size, 3), dtype=np.uint8)
-    features = captioner.runtime.features(noise)
-    return hashlib.sha256(features.tobytes() + str(features.shape).encode()).hexdigest()
-
-
-def _read(path: Path) -> Array | None:
-    """A clip's features, or None if the file is missing or damaged."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return np.asarray(arrays["features"])
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-        return None
 
 
 def judge(

@@ -20,6 +20,7 @@ from picknet.data.split import Clip
 from picknet.model.match import Match
 from picknet.model.sentences import content_words
 from picknet.model.tags import Forecast, Tags
+from picknet.study.feature_cache import FeatureCache
 from picknet.text import tokenise
 from picknet.video.file import UnreadableVideo, Video
 from picknet.video.pictures import UnreadablePicture, is_picture, read_picture
@@ -65,6 +66,7 @@ def learn(
     tags: Sequence[Sequence[Clip]] = (),
     forecast: Sequence[Sequence[Clip]] = (),
     held_back: Sequence[Clip] = (),
+    cache: Path | None = None,
     on_clip: Callable[[Clip], object] = lambda clip: None,
 ) -> tuple[Tags | None, dict[Path, Forecast]]:
     """The captioner's tags, forecasts and matches: new ones where there are clips to learn from, the others as they
@@ -75,13 +77,15 @@ def learn(
     forecast: the same, first those in the style, then data sets in other styles. The match is learned from them, too.
     held_back: clips in the style whose captions will be judged, those of one film next to each other. Tags and match
         know nothing of them; the forecast is learned from them, too.
+    cache: a folder where features are kept for the next time.
     on_clip: called for each clip that is learned from. Unreadable ones are left out.
     """
+    kept = FeatureCache(captioner, cache)
 
     @functools.cache
     def features_of(path: Path) -> Array | None:
         with contextlib.suppress(UnreadableVideo, UnreadablePicture):
-            return _features(captioner, path)
+            return kept.get(path, f"mean of {NUM_FRAMES}", lambda: _features(captioner, path))
         return None
 
     def examples(clips: Iterable[Clip]) -> list[Example]:
