@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 class FeatureCache:
-    """Arrays made of a captioner's features, each by the file that it is made of, the CNN, and what it is.
+    """Arrays made of a captioner's features of files. Another CNN, or a file that has changed, has arrays of its own.
 
     folder: where they are kept; None computes them each time.
     """
@@ -30,9 +30,10 @@ class FeatureCache:
     def get(
         self, path: Path, what: int | str, compute: Callable[[], Array], *, fits: Callable[[Array], bool] | None = None
     ) -> Array:
-        """An array of the file at `path`; what: that it is made of, such as a number of frames.
+        """An array of the file at `path`, computed only if it has not been kept.
 
-        fits: whether a kept array can be used.
+        what: which array of this file, such as the number of frames that it is made of.
+        fits: whether one that was kept can be used.
         """
         if self._folder is None:
             return compute()

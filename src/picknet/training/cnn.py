@@ -101,8 +101,10 @@ def _timm(config: ModelConfig, pretrained: bool) -> Body:
     dropped = {"drop_path_rate": config.drop_path} if config.drop_path else {}
     try:
         network = timm.create_model(name, pretrained=pretrained, num_classes=0, **dropped)
-    except TypeError as error:  # it takes no such setting
-        raise _cannot_drop(config) from error
+    except TypeError as error:
+        if not dropped:
+            raise
+        raise _cannot_drop(config) from error  # it takes no such setting
     except (OSError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise UnknownCNN(f"model.cnn is '{name}': its weights cannot be loaded ({reason})") from error
