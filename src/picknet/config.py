@@ -283,7 +283,7 @@ class Config:
         if self.model.cell_dropout and self.model.system != "picknet":
             raise BadConfig(
                 f'model.cell_dropout is {self.model.cell_dropout} and model.system is "{self.model.system}": cells are '
-                'dropped by picknet\'s encoder alone; set model.cell_dropout to 0'
+                "dropped by picknet's encoder alone; set model.cell_dropout to 0"
             )
         _check_range("reinforcement.films", self.reinforcement.films, 0, 2**16)
         _check_range("reinforcement.film_frames", self.reinforcement.film_frames, 16, 2**16)
