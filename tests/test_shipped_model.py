@@ -56,12 +56,12 @@ def test_the_model_fits_into_the_wheel():
 CAPTIONS = {
     "-4wsuPCjDBc_5_15.mp4": "a squirrel is eating",
     "2mUMTFnQWaw_1_9.mp4": "a woman is riding a horse",
-    "7bcV-TL9mho_0_7.mp4": "puppies are walking down a hallway",
+    "7bcV-TL9mho_0_7.mp4": "puppies are playing",
     "D1tTBncIsm8_198_205.mp4": "a man is walking down a escalator",
-    "Jfu-WkuCgD0_140_150.mp4": "a man is slicing a bun",
-    "OxL9z2BzBnk_0_19.mp4": "a puppy is playing in a tub",
-    "UxhKb-zZoWE_0_15.mp4": "two sumo wrestlers are wrestling",
-    "GPT4vUwlrXY_1_10.mp4": "a boy is looking at a calendar",
+    "Jfu-WkuCgD0_140_150.mp4": "a man is slicing a loaf of bread",
+    "OxL9z2BzBnk_0_19.mp4": "a puppy is playing in the bathtub",
+    "UxhKb-zZoWE_0_15.mp4": "two sumo wrestlers are fighting",
+    "GPT4vUwlrXY_1_10.mp4": "a boy is reading a calendar",
 }
 """Of clips of MSVD, from four frames each. A new captioner has new sentences, which belong here once they have been
 read."""
@@ -70,7 +70,7 @@ read."""
 def test_the_sample_has_its_caption(captioner):
     caption = captioner.caption(SAMPLE, picker=picknet.UniformPicker(4))
     assert caption.text == "a bird is eating"
-    assert caption.confidence == pytest.approx(0.738, abs=0.02)
+    assert caption.confidence == pytest.approx(0.603, abs=0.02)
     assert [pick.index for pick in caption.picks] == [3, 11, 18, 26]
     assert (caption.frames_seen, caption.seconds) == (30, pytest.approx(14.0))
 
@@ -104,7 +104,7 @@ def test_titles_and_screens_get_no_invented_people(style, name):
     pictures = [UNSEEN[name]] * 3
     captioner = picknet.load(style=style)
     caption = captioner.caption(pictures, min_confidence=0.5)
-    assert (caption.text, caption.confidence < (0.25 if name == "black" else 0.1)) == ("", True)
+    assert (caption.text, caption.confidence < (0.1 if style else 0.25)) == ("", True)
     assert [segment.text for segment in captioner.timeline(pictures, min_confidence=0.5)] == [""]
     assert [update.text for update in captioner.stream(pictures, min_confidence=0.5)] == [""]
 

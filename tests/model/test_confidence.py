@@ -37,15 +37,14 @@ def test_no_sentence_and_no_state_are_no_error():
     assert Confidence.from_dict(ENTRY).of(nothing) == pytest.approx(0.0)
 
 
-def test_tags_count_less_where_little_is_seen():
+def test_expectation_and_forecast_count_by_their_logarithms():
     told = replace(SIGNALS, tags=0.8, expectation=2.0, forecast=0.48, match=-0.4)
     usual = values(told, typical_state=3.0)
     assert (usual["tags"], usual["expectation"]) == pytest.approx((0.8, math.log(2.0)))
     assert usual["forecast"] == pytest.approx(math.log(0.5))  # 0.02 is added
-    assert values(told, typical_state=1.0) | {"familiarity": 0.0} == usual  # a long state adds nothing
+    assert usual["match"] == -0.4
     dim = values(told, typical_state=6.0)  # half of the usual state
-    assert (dim["tags"], dim["expectation"], dim["forecast"]) == pytest.approx((0.2, 0.0, math.log(0.14)))
-    assert (usual["match"], dim["match"]) == pytest.approx((-0.4, -0.1))
+    assert dim == pytest.approx(usual | {"familiarity": usual["familiarity"] - math.log(2)})
     assert values(replace(told, expectation=0.0), typical_state=3.0)["expectation"] == -100.0
 
 

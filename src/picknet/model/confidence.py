@@ -16,7 +16,7 @@ from picknet.model.sentences import Signals
 
 SIGNALS = ("likelihood", "entropy", "agreement", "familiarity", "tags", "expectation", "forecast", "match")
 """Those of `Signals`; familiarity is log(state / typical state), and expectation and forecast count by their
-logarithms, too. Only a model with tags has the last four, which count less where the state is short."""
+logarithms, too. Only a model with tags has the last four."""
 NEED_TAGS = frozenset({"tags", "expectation", "forecast", "match"})
 LEAST_FORECAST = 0.02
 """Added to a forecast before its logarithm is taken, so that those far below this hardly differ."""
@@ -107,24 +107,21 @@ class Confidence:
 
 def values(signals: Signals, *, typical_state: float) -> dict[str, float]:
     """The numbers that are weighted, by names of `SIGNALS`."""
-    share = signals.state / typical_state
-    told = {}
-    # Where little is seen, as in a black picture, what its features are like says little, too.
-    if signals.tags is not None:
-        told["tags"] = signals.tags * min(share, 1.0) ** 2
-    if signals.expectation is not None:
-        told["expectation"] = _log(signals.expectation * min(share, 1.0))
-    if signals.forecast is not None:
-        told["forecast"] = _log(signals.forecast * min(share, 1.0) ** 2 + LEAST_FORECAST)
-    if signals.match is not None:
-        told["match"] = signals.match * min(share, 1.0) ** 2
-    return {
+    told = {
         "likelihood": max(signals.likelihood, LOWEST),
         "entropy": signals.entropy,
         "agreement": signals.agreement,
-        "familiarity": _log(share),
-        **told,
+        "familiarity": _log(signals.state / typical_state),
     }
+    if signals.tags is not None:
+        told["tags"] = signals.tags
+    if signals.expectation is not None:
+        told["expectation"] = _log(signals.expectation)
+    if signals.forecast is not None:
+        told["forecast"] = _log(signals.forecast + LEAST_FORECAST)
+    if signals.match is not None:
+        told["match"] = signals.match
+    return told
 
 
 def entries(card: Mapping[str, Any]) -> dict[str | None, Any]:
