@@ -58,8 +58,8 @@ CAPTIONS = {
     "2mUMTFnQWaw_1_9.mp4": "a woman is riding a horse",
     "7bcV-TL9mho_0_7.mp4": "puppies are playing",
     "D1tTBncIsm8_198_205.mp4": "a man is walking down a escalator",
-    "Jfu-WkuCgD0_140_150.mp4": "a man is slicing a loaf of bread",
-    "OxL9z2BzBnk_0_19.mp4": "a puppy is playing in the bathtub",
+    "EdrZtaBUXIo_25_29.mp4": "smoke is coming out of a pumpkin",
+    "Puv_4NtflqE_26_34.mp4": "a woman is pouring oil into a pan",
     "UxhKb-zZoWE_0_15.mp4": "two sumo wrestlers are fighting",
     "GPT4vUwlrXY_1_10.mp4": "a boy is reading a calendar",
 }
