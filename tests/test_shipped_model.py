@@ -104,7 +104,7 @@ def test_titles_and_screens_get_no_invented_people(style, name):
     pictures = [UNSEEN[name]] * 3
     captioner = picknet.load(style=style)
     caption = captioner.caption(pictures, min_confidence=0.5)
-    assert (caption.text, caption.confidence < (0.1 if style else 0.25)) == ("", True)
+    assert (caption.text, caption.confidence < (0.1 if style or name == "credits" else 0.25)) == ("", True)
     assert [segment.text for segment in captioner.timeline(pictures, min_confidence=0.5)] == [""]
     assert [update.text for update in captioner.stream(pictures, min_confidence=0.5)] == [""]
 
