@@ -33,7 +33,7 @@ class Describer:
         )
         """None where the model is not calibrated for the style."""
         dataset = style or own_entry(entries(runtime.card), styles)
-        forecast, match = runtime.forecast(dataset), runtime.match(dataset)
+        forecast, match, critic = runtime.forecast(dataset), runtime.match(dataset), runtime.critic(dataset)
         lacks = None
         if self.confidence and self.confidence.needs_tags and not runtime.tags:
             lacks = TAGS
@@ -41,6 +41,8 @@ class Describer:
             lacks = f"a forecast for its style in {TAGS}"
         elif self.confidence and (self.confidence.match_weight or "match" in self.confidence.weights) and not match:
             lacks = f"a match for its style in {TAGS}"
+        elif self.confidence and "critic" in self.confidence.weights and not critic:
+            lacks = f"a critic for its style in {TAGS}"
         if lacks:
             raise BadCalibration(
                 f"{runtime.folder}: its confidence needs {lacks}, which is missing; calibrate again, or remove the "
@@ -60,6 +62,7 @@ class Describer:
             match_weight=self.confidence.match_weight if self.confidence else 0.0,
             forecast=forecast,
             match=match,
+            critic=critic,
         )
 
     def checked_min_confidence(self, min_confidence: float | None) -> float:

@@ -488,7 +488,32 @@ def test_calibrate_learns_a_match_beside_the_forecast(picknet: Picknet, calibrat
     assert load(model).describer.writer.match is None
 
 
-@pytest.mark.parametrize("option", ["--tags-weight", "--forecast"])
+def test_calibrate_learns_a_critic_from_other_clips(
+    picknet: Picknet, calibratable: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model, data = calibratable
+    command = ("calibrate", "--model", model, "--data", f"folder={data}")
+    code, _, err = picknet(*command, "--tags", f"folder={data}", "--critic", f"folder={data}")
+    assert (code, err) == (0, "")
+    tags = load(model).runtime.tags
+    assert tags is not None
+    assert list(tags.critics) == ["folder"]
+    # New tags leave it as it is; the model of a fold has to learn its own.
+    assert picknet(*command, "--tags", f"folder={data}").code == 0
+    again = load(model).runtime.critic("folder")
+    assert again is not None
+    assert (again.states == tags.critics["folder"].states).all()
+    run = tmp_path / "fold"
+    shutil.copytree(model, run / "model")
+    (run / "clips.json").write_text(json.dumps({"val": {"used": [f"{number:02}" for number in range(40, 80)]}}))
+    with renewed(run / "model", TAGS):
+        replace(tags, critics={}).save(run / "model" / TAGS)
+    code, _, err = picknet(*command, "--fold-model", run)
+    told = "--fold-model: the model has a critic, which each fold's model has to learn as well: --critic"
+    assert (code, err) == (2, f"picknet: {told}\n")
+
+
+@pytest.mark.parametrize("option", ["--tags-weight", "--forecast", "--critic"])
 def test_what_needs_tags_is_refused_without_them(
     picknet: Picknet, calibratable: tuple[Path, Path], option: str
 ) -> None:

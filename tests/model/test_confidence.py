@@ -90,7 +90,7 @@ def test_an_invalid_confidence_in_a_card_is_named(entry):
         Confidence.from_card({"confidence": {"msvd": entry}}, CARD)
     assert str(refused.value) == (
         "m/card.json: the confidence of msvd cannot be read; remove it, calibrate again (needed: weights with a bias "
-        "and any of likelihood, entropy, agreement, familiarity, tags, expectation, forecast, match)"
+        "and any of likelihood, entropy, agreement, familiarity, tags, expectation, forecast, match, critic)"
     )
 
 

@@ -52,6 +52,13 @@ def test_a_wide_beam_finds_the_sentence_that_an_exhaustive_search_finds(seed, ex
     assert found.log_probability == pytest.approx(decoder.log_probability(best), abs=1e-12)
 
 
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_sentence_keeps_the_mean_of_the_states_that_led_to_it(beam):
+    for found in beam_search(RandomDecoder(0), START, beam=beam, max_words=4, length_exponent=0.7):
+        histories = [int("".join(map(str, [BOS, *found.words][: count + 1]))) for count in range(len(found.words) + 1)]
+        assert found.state == pytest.approx([np.mean(histories)])
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_beam_of_one_takes_the_likeliest_word_at_every_step(seed):
     decoder = RandomDecoder(seed)

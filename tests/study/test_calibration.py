@@ -16,7 +16,7 @@ from picknet.model.sentences import Signals
 from picknet.model.tags import Forecast, Tags
 from picknet.study.calibration import (
     PENALTY,
-    PENALTY_BESIDE_FORECAST,
+    PENALTY_BESIDE_TRUSTED,
     TRUSTED_PENALTY,
     Bin,
     Sample,
@@ -93,10 +93,13 @@ def test_a_short_state_never_speaks_for_a_caption():
     ("signal", "beside", "penalty"),
     [
         ("likelihood", ("tags",), PENALTY),
-        ("likelihood", ("tags", "forecast"), PENALTY_BESIDE_FORECAST),  # which only corrects the forecast
+        ("likelihood", ("tags", "forecast"), PENALTY_BESIDE_TRUSTED),  # which only corrects the forecast
         ("forecast", ("tags",), TRUSTED_PENALTY),
         ("match", ("tags", "forecast"), TRUSTED_PENALTY),
         ("match", ("tags",), PENALTY),  # without a forecast all count alike
+        ("critic", ("tags", "forecast", "match"), TRUSTED_PENALTY),
+        ("critic", ("tags",), TRUSTED_PENALTY),
+        ("forecast", ("tags", "critic"), PENALTY_BESIDE_TRUSTED),  # which only corrects the critic
     ],
 )
 def test_perfectly_separated_captions_do_not_give_a_confidence_of_0_and_1(signal, beside, penalty):
@@ -117,6 +120,12 @@ def test_a_word_has_a_weight_if_ten_captions_have_it():
     confidence = fit([told()] * 39, words, good)
     assert list(confidence.words) == ["cat", "man"]
     assert confidence.words["cat"] > 0 > confidence.words["man"]
+
+
+def test_words_only_correct_a_critic():
+    words, good = [frozenset({"cat"})] * 10 + [frozenset({"man"})] * 10, np.repeat([True, False], 10)
+    alone, beside = (fit([one] * 20, words, good) for one in ({"likelihood": 0.0}, {"likelihood": 0.0, "critic": 0.0}))
+    assert alone.words["cat"] > 2 * beside.words["cat"] > 0
 
 
 # --- How good it is ---

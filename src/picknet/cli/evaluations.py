@@ -4,6 +4,7 @@ Files are written before anything is printed: `picknet compare … | head` ends 
 """
 
 import dataclasses
+import itertools
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -317,6 +318,15 @@ def calibrate(
             "also from the clips of --data, each judged without it); repeat it for data folders in other styles.",
         ),
     ] = None,
+    critic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[DATASET=]DIR",
+            help="First learn a critic, which tells by a caption's words and the decoder's states how good it will be: "
+            "from captions that the model writes for a data folder's training clips or pictures, in the style that is "
+            "calibrated; can be repeated.",
+        ),
+    ] = None,
     tags_weight: Annotated[
         float | None,
         typer.Option(
@@ -359,6 +369,7 @@ def calibrate(
     from picknet.model.folder import TAGS
     from picknet.model.manifest import renewed
     from picknet.study import calibration
+    from picknet.study.critic_learning import learn_critic
     from picknet.study.tag_learning import learn
 
     ((name, folder),) = ((found.dataset, found.folder) for found in data_folders([data], dataset.value))
@@ -375,7 +386,7 @@ def calibrate(
     with written_whole(card) as same:  # minutes before there is a new card, find out whether it can be written
         same.write_bytes(card.read_bytes())
     check_out(out)
-    for option, asked in (("--tags-weight", tags_weight), ("--forecast", forecast)):
+    for option, asked in (("--tags-weight", tags_weight), ("--forecast", forecast), ("--critic", critic)):
         if asked and not tags and not captioner.runtime.tags:
             raise BadUsage(f"{option}: the model {captioner.name} has no tags; let it learn some with --tags")
     if match_weight and not forecast and not captioner.runtime.match(name):
@@ -387,14 +398,16 @@ def calibrate(
             f"--data: the model has a forecast for {name}, which may have been learned from these clips: add "
             "--forecast, so that each clip is judged by one that was not"
         )
+    if captioner.runtime.critic(name) and not critic and not all(writer.runtime.critic(name) for writer, _ in parts):
+        raise BadUsage("--fold-model: the model has a critic, which each fold's model has to learn as well: --critic")
 
     def training_clips(folders: Sequence[str]) -> "list[tuple[Clip, ...]]":
         found = data_folders(folders, dataset.value)
         return [load_split(one.folder, dataset=one.dataset, split="train").clips for one in found]
 
-    of_tags, of_forecast = training_clips(tags or ()), training_clips(forecast or ())
+    of_tags, of_forecast, of_critic = (training_clips(one or ()) for one in (tags, forecast, critic))
     held_back = sum(len(clips.clips) for _, clips in parts)
-    total = len(parts) * sum(map(len, of_tags + of_forecast)) + (held_back if forecast else 0)
+    total = len(parts) * sum(map(len, of_tags + of_forecast + of_critic)) + (held_back if forecast else 0)
     unaware = []
     with progress("learning words", total) as advance:
         for writer, clips in parts:
@@ -408,6 +421,11 @@ def calibrate(
                 on_clip=lambda clip: advance(),
             )
             unaware.append(forecasts)
+            if critic and (known := writer.runtime.tags):
+                judged = {clip.path for clip in clips.clips}
+                others = [clip for clip in itertools.chain(*of_critic) if clip.path not in judged]
+                judge = learn_critic(writer, others, on_clip=lambda clip: advance())
+                writer.runtime.tags = dataclasses.replace(known, critics={**known.critics, name: judge})
     if tags_weight is None:
         tags_weight = captioner.describer.writer.tags_weight
     if match_weight is None:
@@ -416,6 +434,7 @@ def calibrate(
         sentences = writer.describer.writer
         sentences.tags_weight, sentences.match_weight = tags_weight, match_weight
         sentences.forecast, sentences.match = writer.runtime.forecast(name), writer.runtime.match(name)
+        sentences.critic = writer.runtime.critic(name)
     samples, missing = [], []
     with progress("captioning", held_back) as advance:
         for (writer, clips), forecasts in zip(parts, unaware, strict=True):
@@ -432,7 +451,7 @@ def calibrate(
     facts = {"fitted_on": fitted_on, **fitted.to_dict()}
     runtime = captioner.runtime
     old = runtime.card
-    if (tags or forecast) and runtime.tags:
+    if (tags or forecast or critic) and runtime.tags:
         if tags:
             old = without_tags(old)
             write_card(runtime.folder, old, runtime.config, runtime.vocabulary)

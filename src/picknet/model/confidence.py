@@ -14,10 +14,10 @@ from typing import Any
 from picknet.errors import PicknetError
 from picknet.model.sentences import Signals
 
-SIGNALS = ("likelihood", "entropy", "agreement", "familiarity", "tags", "expectation", "forecast", "match")
+SIGNALS = ("likelihood", "entropy", "agreement", "familiarity", "tags", "expectation", "forecast", "match", "critic")
 """Those of `Signals`; familiarity is log(state / typical state), and expectation and forecast count by their
-logarithms, too. Only a model with tags has the last four."""
-NEED_TAGS = frozenset({"tags", "expectation", "forecast", "match"})
+logarithms, too. Only a model with tags has the last five."""
+NEED_TAGS = frozenset({"tags", "expectation", "forecast", "match", "critic"})
 LEAST_FORECAST = 0.02
 """Added to a forecast before its logarithm is taken, so that those far below this hardly differ."""
 LOWEST = -100.0
@@ -121,6 +121,8 @@ def values(signals: Signals, *, typical_state: float) -> dict[str, float]:
         told["forecast"] = _log(signals.forecast + LEAST_FORECAST)
     if signals.match is not None:
         told["match"] = signals.match
+    if signals.critic is not None:
+        told["critic"] = signals.critic
     return told
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from picknet.model.critic import Critic
 from picknet.model.folder import GRAPHS, BadModel, ModelFolder
 from picknet.model.graphs import CompiledGraph, Graph, PendingFeatures, Sizes, signatures
 from picknet.model.match import Match
@@ -80,7 +81,7 @@ class Runtime:
         self.graphs = {name: Graph(parts, name, expected[name], sizes, side_by_side=side_by_side) for name in GRAPHS}
         self.glance_size = sizes["glance"][0]
         self._rate_policy = RatePolicy(parts) if model.picker == "rate" else None
-        self.tags = Tags.of(parts, feature_size=sizes["feature"][0])
+        self.tags = Tags.of(parts, feature_size=sizes["feature"][0], state_size=sizes["written"][0])
         """None where the model has none."""
         self._state_size, self._written_size = sizes["state"][0], sizes["written"][0]
         self._precision = dict(PRECISION)
@@ -156,6 +157,10 @@ class Runtime:
     def match(self, dataset: str | None) -> Match | None:
         """The same."""
         return self.tags.matches.get(dataset) if self.tags and dataset else None
+
+    def critic(self, dataset: str | None) -> Critic | None:
+        """The same."""
+        return self.tags.critics.get(dataset) if self.tags and dataset else None
 
     def _run(self, name: str, /, **inputs: Array) -> dict[str, Array]:
         return self._compiled(name)(inputs)

@@ -31,6 +31,8 @@ class Ending:
     log_probability: float
     choices: Sequence[Array] = field(default=(), compare=False, repr=False)
     """The log-probabilities of all words before each word and <eos>; a beam search keeps them."""
+    state: Array | None = field(default=None, compare=False, repr=False)
+    """(S,): the mean of the decoder's states before each word and <eos>; a beam search keeps it."""
 
     def score(self, length_exponent: float) -> float:
         """Log-probability over length ** exponent, by which sentences are ranked; <eos> counts as a word."""
@@ -132,6 +134,7 @@ def _beam_steps(
     totals[0] = 0.0
     choices: list[list[Array]] = [[]] * beam
     states = np.repeat(state, beam, axis=0)
+    summed = np.zeros_like(states)
     for length in range(1, max_words + 2):
         log_probabilities, states = step(sentences[:, -1], states)
         longer = _longer(totals, log_probabilities, never_written, must_end=length > max_words)
@@ -140,18 +143,21 @@ def _beam_steps(
         sentences = np.column_stack([sentences[parents], words])
         choices = [[*choices[parent], log_probabilities[parent]] for parent in parents]
         states = states[parents]
+        summed = summed[parents] + states
 
         ended = (words == EOS) & (totals > -math.inf)
-        endings = [_ending(sentences[row], totals[row], choices[row]) for row in np.flatnonzero(ended)]
+        endings = [
+            _ending(sentences[row], totals[row], choices[row], summed[row] / length) for row in np.flatnonzero(ended)
+        ]
         totals[ended] = -math.inf
         yield endings, float(totals.max())
         if totals.max() == -math.inf:
             return
 
 
-def _ending(sentence: Array, total: float, choices: Sequence[Array] = ()) -> Ending:
+def _ending(sentence: Array, total: float, choices: Sequence[Array] = (), state: Array | None = None) -> Ending:
     """sentence: from <bos> to <eos>, (n,)"""
-    return Ending(sentence[1:-1].tolist(), float(total), choices)
+    return Ending(sentence[1:-1].tolist(), float(total), choices, state)
 
 
 def _entropy(log_probabilities: Array, left_out: int) -> float:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from picknet.model.critic import Critic
 from picknet.model.match import Match
 from picknet.model.runtime import EncoderState, Runtime
 from picknet.model.search import Array, Ending, Step, all_endings, beam_search, greedy
@@ -63,6 +64,8 @@ class Signals:
     """How similar it will be to captions by people, 0 to 1; None for a style without a forecast."""
     match: float | None = None
     """How well it fits what is seen, -1 to 1; None for a style without a match."""
+    critic: float | None = None
+    """The CIDEr to expect by its words and by the decoder's states; None for a style without a critic."""
 
 
 class Written(NamedTuple):
@@ -70,6 +73,16 @@ class Written(NamedTuple):
     """The caption first."""
     signals: Signals
     """Of the caption."""
+
+
+class Found(NamedTuple):
+    """A sentence that a search found."""
+
+    words: list[str]
+    score: float
+    """log P / length^exponent"""
+    state: Array
+    """(written,): the mean of the decoder's states."""
 
 
 class _Expected(NamedTuple):
@@ -93,11 +106,12 @@ class SentenceWriter:
         match_weight: float = 0.0,
         forecast: Forecast | None = None,
         match: Match | None = None,
+        critic: Critic | None = None,
     ) -> None:
         """first_word: <bos>, or the word that stands for a style. tags_weight, match_weight: see `Confidence`.
-        forecast, match: for the style."""
+        forecast, match, critic: for the style."""
         self.tags_weight, self.match_weight = tags_weight, match_weight
-        self.forecast, self.match = forecast, match
+        self.forecast, self.match, self.critic = forecast, match, critic
         self._runtime = runtime
         self._config = runtime.config
         self._first_word = first_word
@@ -121,6 +135,11 @@ class SentenceWriter:
         """
         endings = self._search(state, self._expected(state), beam=beam)
         return self._with_others(state, endings, beam=beam, count=count)
+
+    def found(self, state: EncoderState, *, beam: int) -> list[Found]:
+        """All sentences that a beam search finds for one video's memory."""
+        endings = self._search(state, self._expected(state), beam=beam)
+        return [found for ending in endings if (found := self._found(ending))]
 
     def greedy(self, state: EncoderState) -> list[Sentence]:
         """The greedy sentence for each of n videos' memories (n, state), several times as fast as one by one."""
@@ -210,7 +229,19 @@ class SentenceWriter:
             expectation=None if expected.words is None else float(np.linalg.norm(expected.words)),
             forecast=self.forecast.of(state.seen[0], words) if self.forecast else None,
             match=self._matching(expected, texts[0]),
+            critic=self._judged(endings[0]),
         )
+
+    def _judged(self, ending: Ending) -> float | None:
+        found = self._found(ending)
+        return self.critic.of(*found) if self.critic and found else 0.0 if self.critic else None
+
+    def _found(self, ending: Ending) -> Found | None:
+        """None where there is no sentence: the search found none."""
+        if ending.state is None:
+            return None
+        words = self._runtime.vocabulary.decode(ending.words).split()
+        return Found(words, ending.score(self._config.length_exponent), ending.state)
 
     def _step(self, state: EncoderState) -> Step:
         return lambda words, states: self._runtime.decode(words, state, states)

@@ -4,7 +4,7 @@
 not those to expect is seldom good, however likely the decoder finds it: so they count in its confidence and, where a
 style has a weight for them, in the choice among the sentences that the search finds. The forecast for a style counts in
 the confidence alone: what has chosen a sentence judges it less well. The match for a style, kept in the same file, may
-do both.
+do both; the critic for a style, kept there, too, is one more judge.
 """
 
 import math
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from picknet.model.critic import Critic
 from picknet.model.folder import TAGS, BadModel, ModelFolder, last_line
 from picknet.model.match import Match, as_bytes, beyond_usual, from_bytes
 
@@ -26,9 +27,9 @@ Array = NDArray[Any]
 LOWEST_SHARE = 1e-3
 """The least share of captions that a word is expected in: a linear function knows no limits."""
 CALIBRATE_AGAIN = "calibrate the model again"
-_OF_MATCH = ".match"
-"""Ends what the names of a match's tensors begin with, after the data set; those of a forecast begin with the data set
-alone."""
+_OF_MATCH, _OF_CRITIC = ".match", ".critic"
+"""End what the names of a match's and a critic's tensors begin with, after the data set; those of a forecast begin with
+the data set alone."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,8 @@ class Tags(_Expectation):
     """By the data set in whose style captions are."""
     matches: Mapping[str, Match] = field(default_factory=dict)
     """The same."""
+    critics: Mapping[str, Critic] = field(default_factory=dict)
+    """The same."""
 
     def expected(self, features: Array) -> Array:
         """How much more often than usual each word is to be expected; rare words count more. -> (words,)
@@ -128,11 +131,13 @@ class Tags(_Expectation):
             tensors |= {f"{name}.{part}": tensor for part, tensor in forecast._tensors().items()}
         for name, match in self.matches.items():
             tensors |= {f"{name}{_OF_MATCH}.{part}": tensor for part, tensor in match.tensors().items()}
+        for name, critic in self.critics.items():
+            tensors |= {f"{name}{_OF_CRITIC}.{part}": tensor for part, tensor in critic.tensors().items()}
         path.write_bytes(save(tensors))
 
     @classmethod
-    def of(cls, folder: ModelFolder, *, feature_size: int) -> "Tags | None":
-        """Those of a model folder; None if it has none. feature_size: of its CNN."""
+    def of(cls, folder: ModelFolder, *, feature_size: int, state_size: int) -> "Tags | None":
+        """Those of a model folder; None if it has none. feature_size: of its CNN; state_size: of its decoder."""
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
@@ -143,14 +148,21 @@ class Tags(_Expectation):
             tensors = load(folder.read(TAGS))
             prefixes = sorted({name.rpartition(".")[0] for name in tensors if "." in name})
             forecasts = {
-                name: Forecast(**_read(tensors, f"{name}.")) for name in prefixes if not name.endswith(_OF_MATCH)
+                name: Forecast(**_read(tensors, f"{name}."))
+                for name in prefixes
+                if not name.endswith((_OF_MATCH, _OF_CRITIC))
             }
             matches = {
                 name.removesuffix(_OF_MATCH): Match.from_tensors(_under(tensors, f"{name}."))
                 for name in prefixes
                 if name.endswith(_OF_MATCH)
             }
-            tags = cls(**_read(tensors), forecasts=forecasts, matches=matches)
+            critics = {
+                name.removesuffix(_OF_CRITIC): Critic.from_tensors(_under(tensors, f"{name}."))
+                for name in prefixes
+                if name.endswith(_OF_CRITIC)
+            }
+            tags = cls(**_read(tensors), forecasts=forecasts, matches=matches, critics=critics)
         except (SafetensorError, KeyError, ValueError, TypeError) as error:
             raise BadModel(f"{path}: is damaged ({last_line(error)}); {CALIBRATE_AGAIN}") from error
         for part in (tags, *forecasts.values()):
@@ -160,6 +172,12 @@ class Tags(_Expectation):
             if len(mean) != feature_size:
                 raise BadModel(
                     f"{path}: was learned from {len(mean)} features, but the CNN has {feature_size}; {CALIBRATE_AGAIN}"
+                )
+        for critic in critics.values():
+            if len(critic.states) != state_size:
+                raise BadModel(
+                    f"{path}: its critic was learned from states of {len(critic.states)} numbers, but those of the "
+                    f"decoder have {state_size}; {CALIBRATE_AGAIN}"
                 )
         # All of them are needed for every caption; of a forecast's, those of the caption's words alone.
         return replace(tags, weights=tags.weights.astype(np.float32))

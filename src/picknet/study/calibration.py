@@ -35,10 +35,11 @@ MIN_WORD_COUNT = 10
 """Captions that a word must be in to get a weight."""
 PENALTY = 10.0
 """Of squared weights in the fit, for signals of variance 1 and for words: as if some more clips contradicted it."""
-TRUSTED = ("forecast", "match")
-TRUSTED_PENALTY, PENALTY_BESIDE_FORECAST = 1.0, 50.0
+TRUSTED = {"forecast", "match"}
+TRUSTED_PENALTY, PENALTY_BESIDE_TRUSTED = 1.0, 50.0
 """In place of `PENALTY`, for the signals of a style with a forecast: it predicts the CIDEr itself, and the others, but
-for the match, only correct it, which takes many clips to learn."""
+for the match, only correct it, which takes many clips to learn. The critic predicts it better than either; beside it
+all others, words as well, only correct."""
 NUM_FOLDS = 10
 NUM_BINS = 15
 SURE = 0.7
@@ -234,9 +235,10 @@ def _fit(
     scale[scale < 1e-9] = 1.0  # a signal that is always the same
     has_word = np.array([[word in of_one for word in known] for of_one in words]).reshape(len(words), len(known))
     penalties = np.full(len(names) + len(known), PENALTY)
-    if "forecast" in names:
-        penalties[: len(names)] = PENALTY_BESIDE_FORECAST
-        penalties[[place for place, name in enumerate(names) if name in TRUSTED]] = TRUSTED_PENALTY
+    if "forecast" in names or "critic" in names:
+        trusted = {"critic"} if "critic" in names else TRUSTED
+        penalties[: None if "critic" in names else len(names)] = PENALTY_BESIDE_TRUSTED
+        penalties[[place for place, name in enumerate(names) if name in trusted]] = TRUSTED_PENALTY
     bias, *weights = logistic_regression(np.column_stack([(signals - mean) / scale, has_word]), good, penalties)
     of_signals, of_words = np.array(weights[: len(names)]) / scale, weights[len(names) :]
     return Confidence(

@@ -103,7 +103,8 @@ def learn(
     learned = captioner.runtime.tags
     if tags:
         new = fit_tags([examples(others(clips)) for clips in tags])
-        learned = replace(new, forecasts=learned.forecasts, matches=learned.matches) if learned else new
+        kept_parts = {name: getattr(learned, name) for name in ("forecasts", "matches", "critics")} if learned else {}
+        learned = replace(new, **kept_parts)
     if not (forecast and learned):
         return learned, {}
     known, *beside = [examples(others(clips)) for clips in forecast]
@@ -121,14 +122,17 @@ def learn(
     return replace(learned, forecasts={**learned.forecasts, style: whole}, matches=matches), unaware
 
 
-def _features(captioner: Captioner, path: Path) -> Array:
-    size = captioner.config.model.image_size
+def pixels_of(path: Path, size: int, *, count: int) -> Array:
+    """A picture, or `count` evenly spaced frames of a video: (n, size, size, 3)"""
     if is_picture(path):
-        pixels = [read_picture(path, size)]
-    else:
-        with Video(path) as video:
-            pixels = [frame.pixels(size) for frame in video.sample_evenly(count=NUM_FRAMES)]
-    return np.asarray(captioner.runtime.features(np.stack(pixels)).mean(axis=(0, 1)))
+        return read_picture(path, size)[None]
+    with Video(path) as video:
+        return np.stack([frame.pixels(size) for frame in video.sample_evenly(count=count)])
+
+
+def _features(captioner: Captioner, path: Path) -> Array:
+    pixels = pixels_of(path, captioner.config.model.image_size, count=NUM_FRAMES)
+    return np.asarray(captioner.runtime.features(pixels).mean(axis=(0, 1)))
 
 
 def fit_tags(data: Sequence[Sequence[Example]]) -> Tags:
