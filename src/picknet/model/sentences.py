@@ -233,8 +233,10 @@ class SentenceWriter:
         )
 
     def _judged(self, ending: Ending) -> float | None:
+        if self.critic is None:
+            return None
         found = self._found(ending)
-        return self.critic.of(*found) if self.critic and found else 0.0 if self.critic else None
+        return self.critic.of(*found) if found else 0.0
 
     def _found(self, ending: Ending) -> Found | None:
         """None where there is no sentence: the search found none."""

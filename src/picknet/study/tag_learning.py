@@ -103,8 +103,9 @@ def learn(
     learned = captioner.runtime.tags
     if tags:
         new = fit_tags([examples(others(clips)) for clips in tags])
-        kept_parts = {name: getattr(learned, name) for name in ("forecasts", "matches", "critics")} if learned else {}
-        learned = replace(new, **kept_parts)
+        if learned:
+            new = replace(new, forecasts=learned.forecasts, matches=learned.matches, critics=learned.critics)
+        learned = new
     if not (forecast and learned):
         return learned, {}
     known, *beside = [examples(others(clips)) for clips in forecast]
