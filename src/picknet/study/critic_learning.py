@@ -32,8 +32,8 @@ MIN_WORD_COUNT = 5
 BEST_CIDER = 1.5
 """What is better counts as this: a few sentences that people said word for word have several times as much."""
 WORD_PENALTY, STATE_PENALTY = 3.0, 3000.0
-"""Of squared weights, in sentences, for a word and for a number of the state, of variance 1. Thousands of either that
-contradict each other are common; a third or three times as much does as well."""
+"""Of squared weights, counted in sentences: for a word, and for a number of the state if its variance is 1. A third or
+three times as much does as well."""
 ROWS = 4096
 """Sentences that are added up at once."""
 
