@@ -509,7 +509,7 @@ def test_calibrate_learns_a_critic_from_other_clips(
     with renewed(run / "model", TAGS):
         replace(tags, critics={}).save(run / "model" / TAGS)
     code, _, err = picknet(*command, "--fold-model", run)
-    told = "--fold-model: the model has a critic, which each fold's model has to learn as well: --critic"
+    told = "--fold-model: the model has a critic, which each fold's model has to learn as well: add --critic"
     assert (code, err) == (2, f"picknet: {told}\n")
 
 

@@ -4,7 +4,6 @@ Files are written before anything is printed: `picknet compare … | head` ends 
 """
 
 import dataclasses
-import itertools
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -399,7 +398,9 @@ def calibrate(
             "--forecast, so that each clip is judged by one that was not"
         )
     if captioner.runtime.critic(name) and not critic and not all(writer.runtime.critic(name) for writer, _ in parts):
-        raise BadUsage("--fold-model: the model has a critic, which each fold's model has to learn as well: --critic")
+        raise BadUsage(
+            "--fold-model: the model has a critic, which each fold's model has to learn as well: add --critic"
+        )
 
     def training_clips(folders: Sequence[str]) -> "list[tuple[Clip, ...]]":
         found = data_folders(folders, dataset.value)
@@ -422,9 +423,7 @@ def calibrate(
             )
             unaware.append(forecasts)
             if critic and (known := writer.runtime.tags):
-                judged = {clip.path for clip in clips.clips}
-                others = [clip for clip in itertools.chain(*of_critic) if clip.path not in judged]
-                judge = learn_critic(writer, others, on_clip=lambda clip: advance())
+                judge = learn_critic(writer, of_critic, held_back=clips.clips, on_clip=lambda clip: advance())
                 writer.runtime.tags = dataclasses.replace(known, critics={**known.critics, name: judge})
     if tags_weight is None:
         tags_weight = captioner.describer.writer.tags_weight

@@ -235,10 +235,12 @@ def _fit(
     scale[scale < 1e-9] = 1.0  # a signal that is always the same
     has_word = np.array([[word in of_one for word in known] for of_one in words]).reshape(len(words), len(known))
     penalties = np.full(len(names) + len(known), PENALTY)
-    if "forecast" in names or "critic" in names:
-        trusted = {"critic"} if "critic" in names else TRUSTED
-        penalties[: None if "critic" in names else len(names)] = PENALTY_BESIDE_TRUSTED
-        penalties[[place for place, name in enumerate(names) if name in trusted]] = TRUSTED_PENALTY
+    trusted: set[str] = set()
+    if "critic" in names:
+        trusted, penalties[:] = {"critic"}, PENALTY_BESIDE_TRUSTED
+    elif "forecast" in names:
+        trusted, penalties[: len(names)] = TRUSTED, PENALTY_BESIDE_TRUSTED
+    penalties[[place for place, name in enumerate(names) if name in trusted]] = TRUSTED_PENALTY
     bias, *weights = logistic_regression(np.column_stack([(signals - mean) / scale, has_word]), good, penalties)
     of_signals, of_words = np.array(weights[: len(names)]) / scale, weights[len(names) :]
     return Confidence(

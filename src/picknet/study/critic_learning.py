@@ -5,6 +5,7 @@ of its decoder, go with good sentences is much the same, and there are ten times
 """
 
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from picknet.data.split import Clip
 from picknet.metrics import Cider
 from picknet.model.critic import Critic
 from picknet.model.sentences import Found
-from picknet.study.tag_learning import pixels_of
+from picknet.study.tag_learning import pixels_of, without
 from picknet.text import tokenise
 from picknet.video.file import UnreadableVideo
 from picknet.video.pictures import UnreadablePicture
@@ -39,13 +40,22 @@ ROWS = 4096
 
 
 def learn_critic(
-    captioner: Captioner, clips: Sequence[Clip], *, on_clip: Callable[[Clip], object] = lambda clip: None
+    captioner: Captioner,
+    data: Sequence[Sequence[Clip]],
+    *,
+    held_back: Sequence[Clip] = (),
+    on_clip: Callable[[Clip], object] = lambda clip: None,
 ) -> Critic:
-    """From clips or pictures with captions in the captioner's style, which it may have been trained on. Unreadable ones
-    are left out."""
+    """A critic for the captioner's style.
+
+    data: the clips or pictures of each data set, with captions in that style, which the captioner may have been trained
+        on.
+    held_back: clips whose captions will be judged, of which the critic knows nothing.
+    on_clip: called for each clip that is learned from. Unreadable ones are left out.
+    """
     found: list[tuple[str, Found]] = []
     known: dict[str, list[list[str]]] = {}
-    for clip in clips:
+    for clip in without(itertools.chain(*data), held_back):
         with contextlib.suppress(UnreadableVideo, UnreadablePicture):
             state = captioner.runtime.start()
             pixels = pixels_of(clip.path, captioner.config.model.image_size, count=NUM_FRAMES)

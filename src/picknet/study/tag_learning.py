@@ -96,19 +96,15 @@ def learn(
             on_clip(clip)
         return found
 
-    def others(clips: Sequence[Clip]) -> list[Clip]:
-        paths = {clip.path for clip in held_back}
-        return [clip for clip in clips if clip.path not in paths]
-
     learned = captioner.runtime.tags
     if tags:
-        new = fit_tags([examples(others(clips)) for clips in tags])
+        new = fit_tags([examples(without(clips, held_back)) for clips in tags])
         if learned:
             new = replace(new, forecasts=learned.forecasts, matches=learned.matches, critics=learned.critics)
         learned = new
     if not (forecast and learned):
         return learned, {}
-    known, *beside = [examples(others(clips)) for clips in forecast]
+    known, *beside = [examples(without(clips, held_back)) for clips in forecast]
     bounds = [len(held_back) * number // NUM_PARTS for number in range(NUM_PARTS + 1)]
     parts = [held_back[first:last] for first, last in itertools.pairwise(bounds) if first < last]
     of_parts = [examples(part) for part in parts]
@@ -121,6 +117,12 @@ def learn(
     if known and (match := fit_match([known, *beside], written=captioner.runtime.vocabulary.words)).words:
         matches[style] = match
     return replace(learned, forecasts={**learned.forecasts, style: whole}, matches=matches), unaware
+
+
+def without(clips: Iterable[Clip], held_back: Iterable[Clip]) -> list[Clip]:
+    """The clips that are not among those held back."""
+    paths = {clip.path for clip in held_back}
+    return [clip for clip in clips if clip.path not in paths]
 
 
 def pixels_of(path: Path, size: int, *, count: int) -> Array:
