@@ -106,11 +106,6 @@ def that_need_only_videos() -> list[Any]:
 
 SHARE = re.compile(r"\b0\.\d+")
 """A probability."""
-CLOSE_CALL = {
-    "moon.mp4: a man is riding a motorcycle": "moon.mp4: a person is riding a motorcycle",
-    "moon.mp4: not sure (0.32)": "moon.mp4: not sure (0.26)",
-}
-"""Two sentences that score nearly the same, and their confidences: the first is written where all is in 32 bits."""
 load_once = functools.cache(load)
 """Loading the model takes longer than most commands, so they share one."""
 
@@ -144,8 +139,6 @@ def test_commands_that_need_only_videos_run_and_print_the_output_shown(
     with pytest.raises(SystemExit) as exit:
         main(line.arguments)
     out, err = capsys.readouterr()
-    for written, shown in CLOSE_CALL.items():
-        out = out.replace(written, shown)
     summary = f"picknet: {options['source']}: " if "source" in options else ""  # a stream ends with one
     assert (exit.value.code or 0, err if not summary else err[: len(summary)]) == (0, summary)
     if line.output:
@@ -373,7 +366,7 @@ def test_the_model_card_answers_what_people_ask() -> None:
 
 @pytest.mark.parametrize(
     ("row", "key"),
-    [("MSVD, three folds", "msvd_folds"), ("MSVD, validation", "msvd_val"), ("MSR-VTT, 399", "msrvtt_whole")],
+    [("MSVD, two of three folds", "msvd_folds"), ("MSVD, validation", "msvd_val"), ("MSR-VTT, 399", "msrvtt_whole")],
 )
 def test_the_readme_has_the_scores_of_the_card(row: str, key: str) -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()

@@ -56,12 +56,12 @@ def test_the_model_fits_into_the_wheel():
 CAPTIONS = {
     "-4wsuPCjDBc_5_15.mp4": "a squirrel is eating",
     "2mUMTFnQWaw_1_9.mp4": "a woman is riding a horse",
-    "7bcV-TL9mho_0_7.mp4": "puppies are playing",
+    "7bcV-TL9mho_0_7.mp4": "puppies are walking in a hallway",
     "D1tTBncIsm8_198_205.mp4": "a man is walking down a escalator",
-    "EdrZtaBUXIo_25_29.mp4": "smoke is coming out of a pumpkin",
+    "EdrZtaBUXIo_25_29.mp4": "smoke is coming out of the pumpkin",
     "Puv_4NtflqE_26_34.mp4": "a woman is pouring oil into a pan",
     "UxhKb-zZoWE_0_15.mp4": "two sumo wrestlers are fighting",
-    "GPT4vUwlrXY_1_10.mp4": "a boy is reading a calendar",
+    "GPT4vUwlrXY_1_10.mp4": "a boy is looking at a calendar",
 }
 """Of clips of MSVD, from four frames each. A new captioner has new sentences, which belong here once they have been
 read."""
@@ -104,7 +104,7 @@ def test_titles_and_screens_get_no_invented_people(style, name):
     pictures = [UNSEEN[name]] * 3
     captioner = picknet.load(style=style)
     caption = captioner.caption(pictures, min_confidence=0.5)
-    assert (caption.text, caption.confidence < (0.1 if style or name == "credits" else 0.25)) == ("", True)
+    assert (caption.text, caption.confidence < (0.25 if name == "code" else 0.1)) == ("", True)
     assert [segment.text for segment in captioner.timeline(pictures, min_confidence=0.5)] == [""]
     assert [update.text for update in captioner.stream(pictures, min_confidence=0.5)] == [""]
 
