@@ -1,6 +1,6 @@
 """What a stream picks and says in films with known events, what a budget finds, and what picking costs.
 
-    python benchmarks/streams.py --films FILMS --data MSVD [--clips MSRVTT] [--model MODEL] [--out FOLDER]
+    python benchmarks/streams.py --films FILMS --data MSVD [--clips VIDEOS] [--model MODEL] [--out FOLDER]
 
 Films are those of films.py. `Captioner.stream` follows each at 1 frame a second:
 
@@ -111,9 +111,9 @@ def is_blank(glance: NDArray[np.uint8]) -> bool:
     return bool(glance.mean() < DARK or glance.mean() > BRIGHT or glance.std() < FLAT)
 
 
-def blank_picks(captioner: Captioner, folder: Path) -> dict[str, Any]:
+def blank_picks(captioner: Captioner, paths: Sequence[Path]) -> dict[str, Any]:
     clips, blank = [], []
-    for path in sorted(path for path in folder.iterdir() if path.suffix.lower() in VIDEO_SUFFIXES):
+    for path in paths:
         with Video(path) as video:
             frames = list(video.sample_evenly(count=captioner.config.video.num_frames))
         blanks = [is_blank(frame.glance()) for frame in frames]
@@ -225,6 +225,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="measurements of time")
     parser.add_argument("--out", type=Path, help="folder for streams.json and streams.md")
     arguments = parser.parse_args()
+    files = sorted(arguments.clips.iterdir()) if arguments.clips else []
+    clips = [path for path in files if path.suffix.lower() in VIDEO_SUFFIXES]
+    if arguments.clips and not clips:
+        parser.error(f"--clips: no videos in {arguments.clips}")
 
     captioner, films = load(arguments.model, style=arguments.style), read_films(arguments.films)
     split = load_split(arguments.data, dataset=films[0].dataset, split=films[0].split)  # type: ignore[arg-type]
@@ -259,8 +263,8 @@ def main() -> None:
         "cost": cost(captioner, repeats=arguments.repeats),
         "parts": [{**vars(one), "part": vars(one.part)} for one in (*events, *quiet)],
     }
-    if arguments.clips:
-        result["clips"] = blank_picks(captioner, arguments.clips)
+    if clips:
+        result["clips"] = blank_picks(captioner, clips)
     text = markdown(result)
     print(text)
     if arguments.out:
