@@ -418,6 +418,7 @@ def test_a_caption_below_the_least_confidence_is_left_out(captioner, frames, mon
         assert result.picks
         assert getattr(result, "candidates", ()) == ()
         assert getattr(result, "error", None) is None
+    assert captioner.caption(frames, min_confidence=0.27).not_sure == "confidence 0.2689 is below 0.27"
     sure = captioner.caption(frames, candidates=2, min_confidence=0.25)
     assert (sure.text, sure.candidates, sure.not_sure) == (sure.candidates[0].text, sure.candidates, None)
     assert sure.text == captioner.caption(frames).text

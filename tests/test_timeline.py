@@ -216,12 +216,14 @@ def test_a_segment_has_the_caption_of_a_stream_at_the_end_of_its_scene(captioner
 def test_segments_below_the_least_confidence_have_no_text(captioner, film, monkeypatch):
     with pytest.raises(BadSetting, match=r"^min_confidence is 0.5: no confidence: the model .* is not calibrated \("):
         captioner.timeline(film, min_confidence=0.5)
+    every_part = [(one.start, one.end, one.picks) for one in captioner.timeline(film)]
     monkeypatch.setattr(captioner.describer, "confidence_note", None)
     for bias, expected in ((-3.0, True), (3.0, False)):
         monkeypatch.setattr(captioner.describer, "confidence", Confidence(bias, {}))
         found = list(captioner.timeline(film, min_confidence=0.5))
         assert [one.not_sure == "confidence 0.05 is below 0.5" for one in found] == [expected] * len(found)
         assert [one.text == "" for one in found] == [expected] * len(found)
+        assert [(one.start, one.end, one.picks) for one in found] == every_part  # no cut is lost
         assert found[-1].end == pytest.approx(22)
 
 
@@ -381,10 +383,17 @@ def test_a_segment_that_is_not_sure_is_told_in_text_and_has_no_words_in_files():
     assert list(csv.DictReader(io.StringIO("".join(as_csv(UNSURE, video="film.mp4")))))[1]["caption"] == ""
 
 
-def test_neighbours_that_are_not_sure_become_one():
-    doubts = [dataclasses.replace(UNSURE[1], start=start, end=start + 3) for start in (0.0, 3.0)]
-    (joined,) = readable(doubts)
-    assert (joined.start, joined.end, joined.not_sure) == (0.0, 6.0, "confidence 0.31 is below 0.5")
+def test_neighbours_that_are_not_sure_become_one_only_if_they_would_say_the_same():
+    reason = "confidence 0.31 is below 0.5"
+    given = [
+        segment(0, 3, "a cat", not_sure=reason),
+        segment(3, 6, "a cat", not_sure=reason),
+        segment(6, 9, "a dog", not_sure=reason),
+        segment(9, 12, "a dog"),
+    ]
+    assert [(one.start, one.end, one.not_sure) for one in readable(given)] == [
+        (0, 6, reason), (6, 9, reason), (9, 12, None)
+    ]  # fmt: skip
 
 
 def test_text_is_a_line_for_each():

@@ -154,8 +154,10 @@ class Describer:
         if self.confidence is None:
             return None, None
         confidence = self.confidence.of(signals)
-        is_sure = confidence >= min_confidence
-        return confidence, None if is_sure else f"confidence {confidence:.2f} is below {min_confidence:g}"
+        if confidence >= min_confidence:
+            return confidence, None
+        digits = 2 if round(confidence, 2) < min_confidence else 4  # not "0.50 is below 0.5"
+        return confidence, f"confidence {confidence:.{digits}f} is below {min_confidence:g}"
 
     def _warm_up(self, picker: Picker, beam: int) -> None:
         """Run every graph once: compiling takes a second, in which a live source would lose frames."""

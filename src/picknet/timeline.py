@@ -2,7 +2,8 @@
 
 A scene is one segment, with three exceptions. A long one is described in parts, each with its own memory: the model was
 trained on clips of seconds, and a minute of video seldom shows a single action. Neighbours with the same caption
-become one. A segment that is too short to be read joins the next.
+become one. A segment that is too short to be read joins the next. A caption that the model is not sure of counts as
+well, and is left out only then, so that every cut stays.
 """
 
 import csv
@@ -38,11 +39,12 @@ Describe = Callable[[Iterator[tuple[Frame, Pick]]], Description | None]
 
 def segments(walk: Walk, describe: Describe, *, step: float, model: str) -> Iterator[Segment]:
     """The segments of a video, in order and without gaps. step: seconds between two frames."""
-    return readable(_every_part(walk, describe, step=step, model=model))
+    for segment in readable(_every_part(walk, describe, step=step, model=model)):
+        yield replace(segment, text="") if segment.not_sure else segment
 
 
 def _every_part(walk: Walk, describe: Describe, *, step: float, model: str) -> Iterator[Segment]:
-    """A segment for every scene or part of one, however short."""
+    """A segment for every scene or part of one, however short, with its caption even where that is not sure."""
     previous: Segment | None = None
     for scene in walk.scenes(SceneWatch(patience=CUT_PATIENCE), delay=CUT_PATIENCE - 1):
         for part in parts(scene):
@@ -54,7 +56,7 @@ def _every_part(walk: Walk, describe: Describe, *, step: float, model: str) -> I
             if previous:
                 yield replace(previous, end=start)
             about = (described.confidence, described.picks, walk.damage, walk.name, model, described.not_sure)
-            previous = Segment(start, start, described.text, *about)
+            previous = Segment(start, start, described.sentences[0].text, *about)
     if previous:
         yield replace(previous, end=walk.end(step), damage=walk.damage)
 
@@ -80,7 +82,7 @@ def readable(segments: Iterable[Segment]) -> Iterator[Segment]:
         short = None
         if segment.seconds < SHORTEST:
             short = segment
-        elif previous and previous.text == segment.text:
+        elif previous and (previous.text, bool(previous.not_sure)) == (segment.text, bool(segment.not_sure)):
             previous = _joined(previous, segment)
         else:
             if previous:

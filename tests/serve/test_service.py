@@ -88,9 +88,9 @@ def test_what_is_no_video_is_told_by_its_name_without_the_path(running: Running,
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"path": "clip.mp4", "candidates": 0}, "candidates: Input should be greater than or equal to 1"),
+        ({"path": "clip.mp4", "candidates": 0}, "candidates: '0' should be greater than or equal to 1"),
         ({"path": "clip.mp4", "rate": 1, "k": 3}, "rate is 1 and k is 3: one of them is possible"),
-        ({"path": "clip.mp4", "beam": 99}, "beam: Input should be less than or equal to 50"),
+        ({"path": "clip.mp4", "beam": 99}, "beam: '99' should be less than or equal to 50"),
         (
             {},
             "a form with one of these is needed: a file (the video), a path (under the service's root folder), a "
@@ -100,10 +100,22 @@ def test_what_is_no_video_is_told_by_its_name_without_the_path(running: Running,
             {"source": "http://media.example/a.mp4"},
             "source: this service fetches no addresses; send the video, or start it with --allow-sources HOST",
         ),
+        (
+            {"path": "clip.mp4", "candidate": 3},
+            "candidate: no such field; possible: file, path, source, candidates, min_confidence, rate, k, frames, beam",
+        ),
     ],
 )
 def test_a_bad_setting_is_told(running: Running, fields: dict[str, Any], message: str) -> None:
     assert error_of(ask(running, "POST", "/v1/captions", *form(**fields))) == (400, message)
+
+
+@pytest.mark.parametrize("address", ["captions", "captions/events", "frames", "timelines"])
+def test_no_setting_is_ignored(running: Running, address: str) -> None:
+    status, message = error_of(ask(running, "POST", f"/v1/{address}", *form(path="clip.mp4", style="coco")))
+    assert (status, message.partition("; possible: file, path, source, ")[0]) == (400, "style: no such field")
+    in_address = ask(running, "POST", f"/v1/{address}?rate=2", *form(path="clip.mp4"))
+    assert error_of(in_address) == (400, "rate: a setting is a field of the form, not a part of the address")
 
 
 # --- Events -----------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from picknet.cli.streams import stream
 from picknet.cli.terminal import say
 from picknet.cli.timelines import timeline
 from picknet.cli.trainings import bench, export, report, train
-from picknet.errors import PicknetError
+from picknet.errors import PicknetError, with_value
 
 COMPLETION_VARIABLE = "_PICKNET_COMPLETE"
 """Set by the shell's completion script, as Typer writes it."""
@@ -66,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _failed("interrupted", code=130)
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "picknet"
+        if problems := getattr(error.__cause__, "errors", None):  # Typer has Pydantic check the values of options
+            error.message = with_value(problems()[0])
         message = " ".join(error.format_message().split()).rstrip(".")
         code = _failed(f"{message} (see {command} --help)", code=2)
     except PicknetError as error:

@@ -154,7 +154,8 @@ def stream(
                 for update in captioner.stream(live, picker=picker or chosen, beam=beam, min_confidence=min_confidence):
                     if picker and picker.newest and len(shown) < MAX_SHOWN:
                         shown.append((picker.newest, update.display_text))
-                    num_picks, num_captions = update.total_picks, num_captions + update.changed
+                    num_picks = update.total_picks
+                    num_captions += update.changed and bool(update.text)
                     if update.changed or not only_changes:
                         printer.print(update)
         finally:

@@ -9,15 +9,17 @@ from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, File, Form, Query, Request, Response, UploadFile, WebSocket
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 
 from picknet import timeline
 from picknet.captioner import MAX_CANDIDATES
-from picknet.errors import PicknetError
+from picknet.errors import PicknetError, with_value
 from picknet.picking.budget import MAX_BUDGET
 from picknet.results import Segment
 from picknet.serve.events import told
@@ -99,6 +101,7 @@ def create_app(service: Service) -> FastAPI:
         docs_url=None,  # it would load scripts from elsewhere
         redoc_url=None,
         lifespan=lifespan,
+        dependencies=[Depends(_only_known_fields)],
         responses={status: _documented(text) for status, text in _REFUSALS.items()},
     )
     app.add_exception_handler(HTTPException, _http_error)
@@ -121,6 +124,24 @@ def create_app(service: Service) -> FastAPI:
         await follow(service, socket, fps=fps, rate=rate, min_confidence=min_confidence)
 
     return app
+
+
+async def _only_known_fields(request: HTTPConnection) -> None:
+    """Refuse a form with a field that would be ignored: a misspelt setting would otherwise seem to have been used."""
+    if not isinstance(request, Request) or request.method != "POST":
+        return
+    for name in request.query_params:
+        raise Refused(400, f"{name[:100]}: a setting is a field of the form, not a part of the address")
+    known = _fields(request.scope["route"].dependant)
+    for name in await request.form():
+        if name not in known:
+            raise Refused(400, f"{name[:100]}: no such field; possible: {', '.join(known)}")
+
+
+def _fields(dependant: Dependant) -> list[str]:
+    """The fields of a form that an address takes, those of its parts first."""
+    fields = [name for part in dependant.dependencies for name in _fields(part)]
+    return fields + [field.alias for field in dependant.body_params]
 
 
 # --- Videos ---
@@ -367,7 +388,7 @@ async def _http_error(_: Request, error: Exception) -> JSONResponse:
 
 async def _bad_request(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return _error(400, "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors()))
+    return _error(400, "; ".join(f"{one['loc'][-1]}: {with_value(one)}" for one in error.errors()))
 
 
 async def _picknet_error(_: Request, error: Exception) -> JSONResponse:
