@@ -55,7 +55,7 @@ def test_info_says_which_cider_is_greedy(picknet: Picknet, model_folder: Path, t
     _, out, _ = picknet("info", model)
     lines = [re.sub(r"(?<=\S)  +", ": ", line) for line in out.splitlines()]
     assert lines[0] == f"{model}: a test"
-    assert "  supervision: best epoch 9, validation CIDEr 96.18 (greedy), 4.0 evenly spaced frames a clip" in lines
+    assert "  supervision: epoch 9 kept, validation CIDEr 96.18 (greedy), 4.0 evenly spaced frames a clip" in lines
     assert "  msvd val: beam 5: CIDEr 108.2" in lines
     assert "  train clips: 1,200 used, 3 missing" in lines
     assert [line for line in lines if line and not line.startswith(" ")][1:] == [
@@ -83,7 +83,7 @@ def test_info_shows_a_card_whatever_was_written_into_it(picknet: Picknet, model_
     (model / "card.json").write_text(json.dumps(card))
     code, out, _ = picknet("info", model)
     assert code == 0
-    assert "{best} 1, best epoch None, } {\n" in out
+    assert "{best} 1, epoch None kept, } {\n" in out
     assert '{"used": "all", "missing": null}\n' in out
 
 

@@ -30,7 +30,7 @@ def test_lists_become_bullets_and_names_with_values_tables() -> None:
     assert "| sampled frames | 12 of a video |\n| words | 7 |\n| styles | its own, msrvtt |\n| beam | 3 |" in text
     assert section(text, "Out-of-scope use") == "- people\n- screens"
     assert section(text, "Scores") == "| | |\n|---|---|\n| msvd val | CIDEr 108.4 (84.3 … 134.5) |"
-    assert "| supervision | best epoch 9, validation CIDEr 96.18 (greedy) |" in section(text, "Training")
+    assert "| supervision | epoch 9 kept, validation CIDEr 96.18 (greedy) |" in section(text, "Training")
     assert "| colour | red \\| blue green |" in section(text, "More")
 
 
@@ -48,6 +48,21 @@ def test_every_fact_of_a_card_has_a_place() -> None:
     names = ("intended_use", "data_terms", "metrics", "confidence", "cost", "versions", "anything")
     values = [value for rows in sections({name: f"the {name}" for name in names}).values() for _, value in rows]
     assert sorted(values) == sorted(f"the {name}" for name in names)
+
+
+def test_a_reliability_diagram_keeps_its_columns() -> None:
+    confidence = {
+        "fitted_on": "60 clips of msvd val", "good": "CIDEr above 0.5", "clips": 60, "good_clips": 30,
+        "own": {"clips": 60, "confidence": 0.5, "good": 0.5}, "sure": {"above": 0.7, "clips": 30, "good": 1.0},
+        "auc": 1.0, "auc_interval": [1.0, 1.0], "ece": 0.0, "ece_by_chance": 0.0, "weights": {"bias": 1.0}, "words": {},
+        "reliability": [{"clips": 5, "confidence": 0.1, "good": 0.2}],
+    }  # fmt: skip
+    drawn = section(page({"confidence": {"msvd": confidence}}, CONFIG, WORDS), "Confidence (msvd)")
+    assert drawn.endswith(
+        "| weights | bias +1.00 |\n\n```text\n"
+        "confidence  good  clips  # the share of good captions, | the mean confidence\n"
+        "0.10        0.20      5  ####|###\n```"
+    )
 
 
 def test_the_card_and_its_page_are_written_together(tmp_path: Path) -> None:

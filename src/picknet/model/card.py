@@ -21,6 +21,8 @@ Rows = list[tuple[str, str]]
 BAR_LENGTH = 40
 BULLET = "-"
 """The name of a row that is one of a list."""
+DIAGRAM = "good  clips  # the share of good captions, | the mean confidence"
+"""The value of the row above a reliability diagram, whose name is that of the first column."""
 
 SECTIONS: Mapping[str, Sequence[str]] = {
     "Intended use": ("intended_use",),
@@ -67,9 +69,12 @@ def page(card: Mapping[str, Any], config: Config, vocabulary: Vocabulary) -> str
 
 
 def _blocks(rows: Rows) -> list[str]:
+    head = next((place for place, (_, value) in enumerate(rows) if value == DIAGRAM), len(rows))
+    rows, diagram = rows[:head], rows[head:]
     bullets = [f"- {value}" for name, value in rows if name == BULLET]
     named = [row for row in rows if row[0] != BULLET]
-    return [block for block in (_table(named) if named else "", "\n".join(bullets)) if block]
+    drawn = ["```text", *(f"{name:10}  {value}" for name, value in diagram), "```"] if diagram else []
+    return [block for block in (_table(named) if named else "", "\n".join(bullets), "\n".join(drawn)) if block]
 
 
 def _table(rows: Rows) -> str:
@@ -118,8 +123,9 @@ def _report(facts: Mapping[str, Any]) -> Rows:
     low, high = facts["auc_interval"]
     mean = f"a mean confidence of {own['confidence']:.2f}, and {own['good']:.0%} of them good"
     good = f"{sure['good']:.0%} of them good" if sure["clips"] else "so none of them good"
-    order = sorted(words, key=words.__getitem__)
-    signs = f"; {len(words)} words, from {order[0]} ({words[order[0]]:+.2f}) to {order[-1]} ({words[order[-1]]:+.2f})"
+    signs = ", ".join(f"{name} {weight:+.2f}" for name, weight in weights.items())
+    if order := sorted(words, key=words.__getitem__):
+        signs += f"; {len(words)} words, from {order[0]} ({words[order[0]]:+.2f}) to {order[-1]} ({words[order[-1]]:+.2f})"
     chosen = [
         f"{weight:g} for {what}"
         for what, name in (("tags", "tags_weight"), ("the match", "match_weight"))
@@ -133,9 +139,9 @@ def _report(facts: Mapping[str, Any]) -> Rows:
         ("AUC", f"{facts['auc']:.3f} ({low:.3f} … {high:.3f})"),
         ("calibration error", f"{facts['ece']:.3f}; a perfect confidence would show {facts['ece_by_chance']:.3f}"),
         (f"above {sure['above']:g}", f"{sure['clips']:,} clips, {good}"),
-        ("weights", ", ".join(f"{name} {weight:+.2f}" for name, weight in weights.items()) + (signs if words else "")),
+        ("weights", signs),
         *([("captions chosen", f"with a weight of {' and '.join(chosen)}")] if chosen else []),
-        ("confidence", "good  clips"),
+        ("confidence", DIAGRAM),
         *((f"{part['confidence']:.2f}", _bar(part)) for part in facts["reliability"]),
     ]
 
@@ -164,7 +170,7 @@ def _stage(stage: str, facts: Any) -> str:
     if not isinstance(facts, dict):
         return _text(facts)
     frames = "{} evenly spaced frames a clip" if stage == "supervision" else "{} picks a clip"
-    labels = {"epoch": "best epoch {}", "val_cider": "validation CIDEr {} (greedy)", "val_picks": frames}
+    labels = {"epoch": "epoch {} kept", "val_cider": "validation CIDEr {} (greedy)", "val_picks": frames}
     return ", ".join(
         labels[name].format(value) if name in labels else f"{_words(name)} {value}" for name, value in facts.items()
     )
