@@ -125,7 +125,8 @@ def _report(facts: Mapping[str, Any]) -> Rows:
     good = f"{sure['good']:.0%} of them good" if sure["clips"] else "so none of them good"
     signs = ", ".join(f"{name} {weight:+.2f}" for name, weight in weights.items())
     if order := sorted(words, key=words.__getitem__):
-        signs += f"; {len(words)} words, from {order[0]} ({words[order[0]]:+.2f}) to {order[-1]} ({words[order[-1]]:+.2f})"
+        ends = " to ".join(f"{word} ({words[word]:+.2f})" for word in (order[0], order[-1]))
+        signs += f"; {len(words)} words, from {ends}"
     chosen = [
         f"{weight:g} for {what}"
         for what, name in (("tags", "tags_weight"), ("the match", "match_weight"))
