@@ -234,7 +234,7 @@ def open_source(
     if isinstance(source, str | os.PathLike | bytes | bytearray) or is_binary_file(source):
         with Video(source, glance=glance_kind(picker), shares_cores=shares_cores) as video:
             frames, chosen = sampling(video, picker)
-            if num_cores() == 1:
+            if num_cores() == 1 or video.has_large_pictures:
                 yield Walk(video.name, frames, chosen, video, on_frame=on_frame)
                 return
             # Frames are decoded while others are looked at.

@@ -202,6 +202,26 @@ def test_one_bad_file_does_not_stop_the_others(
     ]
 
 
+@pytest.mark.parametrize("command", [("caption", "--format", "csv"), ("pick", "--budget", "2", "--format", "csv")])
+def test_a_terminal_does_not_obey_the_name_of_a_file(
+    picknet: Picknet,
+    model_folder: Path,
+    clips: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+) -> None:
+    hostile = tmp_path / "a\x1b[31mb.mp4"
+    hostile.write_bytes((clips / "cat.mp4").read_bytes())
+    name, *options = command
+    arguments = (name, hostile, "--model", model_folder, *options)
+    assert "a\x1b[31mb.mp4" in picknet(*arguments).out  # a program gets the name as it is
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    shown = picknet(*arguments).out
+    assert "a\\x1b[31mb.mp4" in shown
+    assert "\x1b" not in shown
+
+
 def test_an_empty_name_is_shown_as_one(picknet: Picknet) -> None:
     assert picknet("caption", "") == (1, "", "picknet: '': no such file or folder\n")
 

@@ -6,15 +6,19 @@ from pathlib import Path
 
 import av
 import clips
+import numpy as np
 import pytest
 from clips import picture
 from PIL import Image
 
 from picknet.captioner import pick
 from picknet.errors import BadSetting
+from picknet.picking.learned import _in_groups
 from picknet.picking.plain import UniformPicker
 from picknet.video.access import MAX_PIXELS
 from picknet.video.file import UnreadableVideo, Video, stored_seconds
+from picknet.video.frame import BadPixels, Frame
+from picknet.walk import evenly, open_source
 
 
 @pytest.mark.parametrize("suffix", ["avi", "mkv", "mp4", "flv"])
@@ -52,11 +56,11 @@ def test_a_video_whose_index_has_no_keyframe_at_its_start_is_read_in_full(tmp_pa
 # --- Pixels ----------------------------------------------------------------------------------------------------------
 
 
-def huge_gif(path: Path, side: int) -> Path:
+def huge_gif(path: Path, width: int, height: int | None = None) -> Path:
     """A GIF of small pictures on a large canvas: some 700 bytes."""
     clips.write_gif(path, num_frames=2)
     content = bytearray(path.read_bytes())
-    content[6:10] = struct.pack("<HH", side, side)
+    content[6:10] = struct.pack("<HH", width, height or width)
     path.write_bytes(content)
     return path
 
@@ -131,6 +135,63 @@ def test_only_so_many_frames_are_held_at_a_time(tmp_path: Path, monkeypatch: pyt
     assert len(pick(path, picker=UniformPicker(3), num_frames=32)) == 3
     with pytest.raises(BadSetting, match=r": 33 frames of 96 × 64 pixels are too many to hold in memory: at most 32 "):
         pick(path, picker=UniformPicker(3), num_frames=33)
+
+
+@pytest.mark.parametrize(("width", "height"), [(65_535, 1), (1, 65_535), (65_535, 255), (2_049, 8)])
+def test_pictures_that_are_too_narrow_to_be_scaled_are_refused(tmp_path: Path, width: int, height: int) -> None:
+    path = huge_gif(tmp_path / "narrow.gif", width, height)
+    with pytest.raises(UnreadableVideo) as caught:
+        Video(path)
+    assert str(caught.value) == (
+        f"{path}: its pictures have {width:,} × {height:,} pixels: with a side of more than 2,048, at most 256 times "
+        "as long as the other is possible"
+    )
+
+
+@pytest.mark.parametrize(("width", "height"), [(2_048, 1), (3, 768), (65_535, 256), (257, 65_535)])
+def test_narrow_pictures_that_can_be_scaled_are_read(tmp_path: Path, width: int, height: int) -> None:
+    with Video(huge_gif(tmp_path / "narrow.gif", width, height)) as video:
+        frame = next(video.sample_evenly())
+    assert (frame.glance().shape, frame.pixels(64).shape) == ((56, 56), (64, 64, 3))
+
+
+def test_a_frame_that_ffmpeg_cannot_scale_is_an_error_of_ours() -> None:
+    frame = Frame(av.VideoFrame(65_534, 1, "rgb24"), index=0, seconds=3.0)
+    with pytest.raises(BadPixels, match=r"^the frame at 3.0 s: 65,534 × 1 pixels of rgb24 cannot be scaled \(Invalid"):
+        frame.pixels(256)
+    with pytest.raises(BadPixels, match=r"^a frame has 9,000 × 1 pixels: with a side of more than 2,048, at most 256 "):
+        Frame.from_pixels(np.zeros((1, 9_000, 3), np.uint8), index=0, seconds=0.0)
+
+
+def test_large_pictures_are_neither_decoded_ahead_nor_held_in_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = clips.write_clip(tmp_path / "clip.mp4", num_frames=8)
+
+    def most_held() -> int:
+        """Frames that were read before the first of them was handed on by a picker that looks."""
+        read: list[float] = []
+        sampling = evenly(8)
+        with open_source(path, sampling, UniformPicker(8), on_frame=read.append) as walk:
+            next(_in_groups(iter(walk), lambda: 8.0))
+        return len(read)
+
+    assert most_held() == 4
+    monkeypatch.setattr("picknet.video.frame.LARGE_PICTURE", 1000)
+    monkeypatch.setattr("picknet.video.file.LARGE_PICTURE", 1000)
+    monkeypatch.delattr("picknet.walk.read_ahead")  # not used
+    assert most_held() == 1
+
+
+# --- Neighbours ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["x.Y", "x.y"])
+def test_planes_in_files_beside_it_are_not_read(tmp_path: Path, name: str) -> None:
+    """FFmpeg takes such a name for the luma of a picture, whose chroma are x.U and x.V."""
+    (tmp_path / name).write_bytes(bytes(352 * 288))
+    with pytest.raises(UnreadableVideo, match=r"x\.[Yy]: not a video container that is read: MP4, "):
+        Video(tmp_path / name)
 
 
 # --- Time ------------------------------------------------------------------------------------------------------------

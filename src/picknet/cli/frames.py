@@ -29,7 +29,7 @@ from picknet.cli.arguments import (
     find_videos,
     own_names,
 )
-from picknet.cli.terminal import note, say, video_progress
+from picknet.cli.terminal import note, printable, say, video_progress
 
 if TYPE_CHECKING:
     from picknet.captioner import Captioner
@@ -217,14 +217,17 @@ class _Printer:
         from picknet.show.frames import write_frames
 
         if folder and picked.frames:
-            on_file = functools.partial(print, flush=True) if self._format is PickFormat.text else lambda _: None
-            write_frames(picked.images(), folder, about=about, written=on_file, **self._options)
+            write_frames(picked.images(), folder, about=about, written=self._print_path, **self._options)
         if self._format in (PickFormat.json, PickFormat.jsonl, PickFormat.csv):
             if folder and picked.frames:
                 about = json.loads((folder / "index.json").read_text(encoding="utf-8"))
             self._print_index(about)
         elif self._format is not PickFormat.text:
             self._print_images(about["video"], picked.images())
+
+    def _print_path(self, path: Path) -> None:
+        if self._format is PickFormat.text:
+            print(printable(str(path)), flush=True)
 
     def _print_index(self, index: dict[str, Any]) -> None:
         from picknet.timeline import csv_row
@@ -237,7 +240,7 @@ class _Printer:
         else:
             lines: list[Sequence[object]] = [[row.get(name) for name in COLUMNS] for row in rows]
             lines = lines if self._has_header else [COLUMNS, *lines]
-            print("".join(csv_row(*line) for line in lines), end="", flush=True)
+            print(printable("".join(csv_row(*line) for line in lines)), end="", flush=True)
             self._has_header = True
 
     def _print_images(self, video: str, frames: Iterable["PickedFrame"]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from picknet.cli.arguments import BadUsage, ResultFormat
-from picknet.cli.terminal import note
+from picknet.cli.terminal import note, printable
 
 Format = TypeVar("Format", bound=StrEnum)
 
@@ -65,7 +65,7 @@ def opened(out: Path | None) -> Iterator[Callable[[str], object]]:
     """
     if out is None or is_special(out):
         with opened_live(out) as write_now:
-            yield write_now
+            yield lambda piece: write_now(printable(piece))
         return
     part = out.with_name(f"{out.name}.part")
     has_content = False

@@ -29,7 +29,7 @@ from picknet.cli.arguments import (
     sheet_paths,
 )
 from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened_live
-from picknet.cli.terminal import many, note
+from picknet.cli.terminal import many, note, printable
 
 if TYPE_CHECKING:
     from picknet.picking.picker import Pick, Picker
@@ -230,7 +230,7 @@ class _Printer:
             elif self._format is ResultFormat.csv:
                 content = update.to_dict()
                 header = "" if self._has_header else csv_row(*CSV_COLUMNS)
-                self._write(header + csv_row(*(content[name] for name in CSV_COLUMNS)))
+                self._write(printable(header + csv_row(*(content[name] for name in CSV_COLUMNS))))
                 self._has_header = True
             elif not self._rewrites:
                 self._write(f"{clock(update.seconds)}  {update.display_text}\n")

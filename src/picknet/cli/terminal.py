@@ -38,6 +38,11 @@ def shown(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: ascii(found[0])[1:-1], text)
 
 
+def printable(lines: str) -> str:
+    """Lines for standard output: on a terminal control characters are escapes; a program gets them as they are."""
+    return "\n".join(map(shown, lines.split("\n"))) if sys.stdout.isatty() else lines
+
+
 def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 

@@ -310,7 +310,7 @@ def _in_groups(frames: Iterable[Frame], frames_to_pick: Callable[[], float]) -> 
     for frame in frames:
         frame.glance()  # while its picture is in the caches
         group.append(frame)
-        if len(group) >= size:
+        if len(group) >= size or frame.is_large:
             yield from group
             group, size = [], min(frames_to_pick(), GROUP)
     yield from group

@@ -126,7 +126,8 @@ class _Child:
             self._samples.close()
             samples = getattr(self._video, arguments["method"])(**arguments["arguments"])
             # Frames are decoded while the parent looks at others, unless there is only one core for this video.
-            self._samples = samples if self._threads == 1 else read_ahead(samples, count=MAX_WAITING)
+            goes_ahead = self._threads != 1 and not self._video.has_large_pictures
+            self._samples = read_ahead(samples, count=MAX_WAITING) if goes_ahead else samples
         return self._next(arguments["released"], arguments["count"])
 
     def _next(self, released: list[int], count: int) -> tuple[Any, *tuple[Pixels, ...]]:

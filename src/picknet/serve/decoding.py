@@ -247,6 +247,10 @@ class RemoteFrame(Frame):
     def __del__(self) -> None:
         self._video.release(self._id)
 
+    @property
+    def is_large(self) -> bool:
+        return False  # its picture is in the child
+
     def glance(self) -> Pixels:
         assert self._glance is not None
         return self._glance

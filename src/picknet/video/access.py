@@ -6,6 +6,7 @@ addresses, as HLS needs, but no files.
 """
 
 import os
+from pathlib import Path
 from typing import Any
 
 import av
@@ -13,6 +14,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from picknet.errors import BadSetting
+from picknet.video.frame import TOO_NARROW, is_narrow
 from picknet.video.source import UnreadableVideo
 
 _CONTAINERS = (
@@ -25,7 +27,9 @@ _PICTURES = (
     "image2,bmp_pipe,dpx_pipe,exr_pipe,gif_pipe,hdr_pipe,ico,j2k_pipe,jpeg_pipe,jpegls_pipe,jpegxl_pipe,pam_pipe"
     ",pbm_pipe,pcx_pipe,pgm_pipe,png_pipe,ppm_pipe,psd_pipe,qoi_pipe,sgi_pipe,sunrast_pipe,tiff_pipe,webp,webp_pipe"
 )
-"""The same for still pictures. image2 is what FFmpeg takes a name such as a.png for."""
+"""The same for still pictures. image2 is what FFmpeg takes a name such as a.jpg for."""
+_SPLIT_SUFFIX = ".y"
+"""Of such a name, image2 reads the luma, and the chroma from files beside it."""
 _STREAMS = "aac,ac3,dash,hls,mp3,rtp,rtsp,sdp,webvtt"
 """Beside these, what a network stream may have: playlists, which make FFmpeg open other addresses, and their items."""
 _NETWORK_PROTOCOLS = (
@@ -69,7 +73,9 @@ def check_size(stream: VideoStream, name: str) -> None:
 
 
 def check_pixels(width: int, height: int, name: str, *, what: str = "its pictures have") -> None:
-    """Raise `UnreadableVideo` for pictures that are too large."""
+    """Raise `UnreadableVideo` for pictures that are too large, or too narrow to be scaled."""
+    if is_narrow(width, height):
+        raise UnreadableVideo(f"{name}: {what} {width:,} × {height:,} pixels: {TOO_NARROW}")
     if width * height > (limit := max_pixels()):
         raise UnreadableVideo(
             f"{name}: {what} {width:,} × {height:,} = {width * height:,} pixels: at most {limit:,} are "
@@ -86,10 +92,11 @@ def check_held(num_frames: int, width: int, height: int, name: str) -> None:
         )
 
 
-def file_options() -> dict[str, str]:
+def file_options(path: Path) -> dict[str, str]:
     """Options for a file that FFmpeg opens by its path."""
+    pictures = _PICTURES.removeprefix("image2,") if path.suffix.lower() == _SPLIT_SUFFIX else _PICTURES
     # pattern_type: "%03d" in the name of a picture does not stand for numbers.
-    return _options(f"{_CONTAINERS},{_PICTURES}", protocols="file") | {"pattern_type": "none"}
+    return _options(f"{_CONTAINERS},{pictures}", protocols="file") | {"pattern_type": "none"}
 
 
 def reader_options() -> dict[str, str]:

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -195,7 +196,8 @@ class Connection:
                 return
             options = dict(location.options)
             if location.kind == "network":
-                options |= file_options() if location.scheme == "file" else network_options(location.scheme)
+                is_file = location.scheme == "file"
+                options |= file_options(Path(location.url)) if is_file else network_options(location.scheme)
             self._container = opened(location.url, options, format=location.format, timeout=timeout)
             return
         except (av.FFmpegError, OSError, ValueError) as error:

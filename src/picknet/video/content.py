@@ -42,7 +42,7 @@ class Content:
             if self._path is None:
                 return opened(self._reader(), reader_options() | options)
             # With its protocol in front, a name such as "a:b.mp4" is not taken for an address.
-            return opened(f"file:{self._path.absolute()}", file_options() | options)
+            return opened(f"file:{self._path.absolute()}", file_options(self._path) | options)
         except (av.FFmpegError, OSError) as error:
             reason = self._reason(error)
         raise UnreadableVideo(f"{self.name}: {reason}")
@@ -63,7 +63,7 @@ class Content:
         if start[:4] == b"GIF8" and len(start) >= 10:
             width, height = struct.unpack("<HH", start[6:10])
             check_pixels(width, height, self.name)
-        elif start[:4] == b"\x89PNG" and len(start) == 24:
+        elif start[:4] == b"\x89PNG" and start[12:16] == b"IHDR" and len(start) == 24:
             width, height = struct.unpack(">II", start[16:])
             check_pixels(width, height, self.name)
 

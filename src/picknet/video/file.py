@@ -20,8 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.config import GlanceKind
+from picknet.video.access import check_pixels
 from picknet.video.content import content_of
 from picknet.video.frame import (
+    LARGE_PICTURE,
     USUAL_FPS,
     Frame,
     PacketBytes,
@@ -119,6 +121,11 @@ class Video:
         while self._open_passes:
             self._open_passes.pop().close()
         self._content.close()
+
+    @property
+    def has_large_pictures(self) -> bool:
+        """Whether a frame takes so much memory that few should be held."""
+        return self.width * self.height > LARGE_PICTURE
 
     @property
     def damage(self) -> str | None:
@@ -309,6 +316,7 @@ class Video:
         motion: NDArray[np.uint8] | None,
         packets: PacketBytes | None,
     ) -> Frame:
+        check_pixels(picture.width, picture.height, self.name)  # which may change on the way
         return Frame(
             picture,
             index=index,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 from picknet.config import GlanceKind
 from picknet.errors import PicknetError
+from picknet.video.access import check_pixels
 from picknet.video.connection import BrokenConnection, Connection
 from picknet.video.frame import Frame, PacketBytes, sampling_clock
 from picknet.video.frame_queue import Arrival, FrameQueue
@@ -118,6 +119,7 @@ class Follower:
             if not (connection.waits or connection.arrives):
                 self._queue.sleep(start + seconds - time.monotonic())
                 arrived = time.monotonic()
+            check_pixels(picture.width, picture.height, self._location.name)  # which may change on the way
             sums = PacketBytes(keys=connection.key_bytes, others=connection.other_bytes)
             frame = Frame(
                 picture,

@@ -4,7 +4,7 @@ import math
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import av
 import numpy as np
@@ -21,6 +21,11 @@ GLANCE_CHANNELS: Mapping[GlanceKind, int] = {"grey": 1, "colour": 3, "motion": 3
 """Channels of each kind of glance."""
 USUAL_FPS = 25.0
 """Frames a second, assumed where a video stores no frame rate."""
+LARGE_PICTURE = 2**25
+"""Pixels. Of larger pictures, 8K has 0.99 times as many, no more are held at a time than it takes."""
+LONGEST_SIDE, NARROWEST = 2048, 256
+"""FFmpeg cannot scale pictures with a side that is longer than the first, and so many times as long as the other."""
+TOO_NARROW = f"with a side of more than {LONGEST_SIDE:,}, at most {NARROWEST} times as long as the other is possible"
 _GLANCE_SCALING = Interpolation.AREA | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
 """Bit-exact, so that the same frame is picked on every machine."""
 _SWSCALE_COLORSPACES = frozenset({0, 1, 2, 4, 5, 6, 7, 9})
@@ -102,6 +107,9 @@ class Frame:
             raise BadPixels(f"a frame is RGB (H, W, 3) of uint8, not {type(pixels).__name__}")
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
             raise BadPixels(f"a frame is RGB (H, W, 3) of uint8, not {pixels.shape} of {pixels.dtype}")
+        height, width, _ = pixels.shape
+        if is_narrow(width, height):
+            raise BadPixels(f"a frame has {width:,} × {height:,} pixels: {TOO_NARROW}")
         picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
         return cls(picture, index=index, seconds=seconds)
 
@@ -111,6 +119,11 @@ class Frame:
         picture = av.VideoFrame.from_ndarray(np.zeros((size, size, 3), np.uint8), format="rgb24")
         still = np.zeros((GLANCE_CHANNELS["motion"], GLANCE_SIZE, GLANCE_SIZE), np.uint8)
         return cls(picture, index=0, seconds=0.0, motion=still, packets=PacketBytes())
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it takes so much memory that few should be held."""
+        return self._picture.width * self._picture.height > LARGE_PICTURE
 
     def glance(self) -> NDArray[np.uint8]:
         """The frame small, grey and upright: uint8 (56, 56), 0 black to 255 white, computed once and read-only.
@@ -172,19 +185,26 @@ class Frame:
         # A scaler of large pictures is not kept: it uses more memory than the frame. Threads cost more than they gain
         # for so small a task.
         scaler = scaler or VideoReformatter()
-        scaled = scaler.reformat(self._picture, width, height, format=pixel_format, interpolation=how, threads=1)
+        scaled = self._reformatted(scaler, width, height, format=pixel_format, interpolation=how)
         turns, pixels = quarter_turns(self._picture), scaled.to_ndarray()
         return np.array(np.rot90(pixels, turns) if turns else pixels)
 
+    def _reformatted(self, scaler: VideoReformatter, width: int, height: int, **how: Any) -> av.VideoFrame:
+        try:
+            return scaler.reformat(self._picture, width, height, threads=1, **how)
+        except av.FFmpegError as error:
+            given = f"{self._picture.width:,} × {self._picture.height:,} pixels of {self._picture.format.name}"
+            what = f"the frame at {self.seconds:.1f} s"
+            raise BadPixels(f"{what}: {given} cannot be scaled ({error.strerror})") from error
+
     def _colours(self) -> NDArray[np.uint8]:
-        scaled = VideoReformatter().reformat(
-            self._picture,
+        scaled = self._reformatted(
+            VideoReformatter(),
             GLANCE_SIZE,
             GLANCE_SIZE,
             format="yuv444p",
             interpolation=_GLANCE_SCALING,
             dst_color_range=ColorRange.JPEG,
-            threads=1,
         )
         turned = np.rot90(scaled.to_ndarray(), quarter_turns(self._picture), axes=(1, 2))
         colours: NDArray[np.uint8] = np.array(turned, np.uint8)
@@ -196,6 +216,11 @@ class Frame:
 def _log_bits(num_bytes: int, area: int) -> int:
     """0 for nothing; else 1 to 255: from 2⁻¹⁰ bits a pixel to nearly 2⁶."""
     return min(max(round(16 * (10 + math.log2(8 * num_bytes / area))), 1), 255) if num_bytes else 0
+
+
+def is_narrow(width: int, height: int) -> bool:
+    """Whether a picture is too narrow to be scaled."""
+    return max(width, height) > max(LONGEST_SIDE, NARROWEST * min(width, height))
 
 
 def glance_shape(kind: GlanceKind) -> tuple[int, ...]:
