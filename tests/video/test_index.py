@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import av
 import clips
@@ -33,14 +34,17 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def packets_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Timestamps of all packets that are read."""
     found: list[int] = []
-    packets = Pass.packets
 
-    def recorded(self: Pass) -> Iterator[object]:
-        for packet in packets(self):
-            found.append(packet.pts or 0)
-            yield packet
+    def recorded(packets: Callable[[Pass], Iterator[Any]]) -> Callable[[Pass], Iterator[Any]]:
+        def read(self: Pass) -> Iterator[Any]:
+            for packet in packets(self):
+                found.append(packet.pts or 0)
+                yield packet
 
-    monkeypatch.setattr(Pass, "packets", recorded)
+        return read
+
+    monkeypatch.setattr(Pass, "packets", recorded(Pass.packets))
+    monkeypatch.setattr(Pass, "_video_packets", recorded(Pass._video_packets))
     return found
 
 

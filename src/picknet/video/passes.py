@@ -1,5 +1,6 @@
 """One pass over a video, from its first packet to its last: packets, decoded pictures, and the damage it meets."""
 
+import contextlib
 import functools
 import itertools
 import math
@@ -7,6 +8,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import av
 from av.container import InputContainer
@@ -159,6 +161,13 @@ class Pass:
             self._damage.breaks_off = f"the file breaks off after {max(end, 0.0):.1f} of {length:.1f} s{reason}"
         elif self.container.format.name == "gif" and not self._is_complete_gif():
             self._damage.breaks_off = f"the file breaks off after {end:.1f} s"
+
+    def _video_packets(self) -> Iterator[Any]:
+        """As `packets`, where an index tells how long the video is, so that no other stream has to."""
+        with contextlib.suppress(av.FFmpegError):
+            for packet in self.container.demux(self.stream):
+                if packet.size:
+                    yield packet
 
     def record(self, timetable: Timetable) -> Packets:
         """As `packets`, and each is entered in the timetable."""
@@ -332,14 +341,15 @@ class Pass:
         time: when its frame is shown, or one that depends on it.
         """
         packets: Packets
+        all_packets = self.packets if self._index is None else self._video_packets
         if self._num_read is None and not self.is_rewindable:
-            self._unread, self._num_read = self.packets(), 0
+            self._unread, self._num_read = all_packets(), 0
         if self._num_read is None or (self.is_rewindable and not 0 <= number - self._num_read <= _FAR):
             try:
                 self.container.seek(time, stream=self.stream)
             except av.FFmpegError:
                 return
-            self._unread = self.packets()
+            self._unread = all_packets()
             searched = itertools.islice(self._unread, _LONGEST_SEARCH)
             packets = itertools.chain(itertools.islice(filter(is_first, searched), 1), self._unread)
         else:
