@@ -35,6 +35,8 @@ from typing import Any
 import clips
 import numpy as np
 
+from picknet.model.folder import PARTS
+
 Random = random.Random
 
 MAX_SECONDS = 20.0
@@ -190,6 +192,38 @@ def damaged_toml(content: bytes, rng: Random) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+def deep_toml(rng: Random) -> bytes:
+    """One name of many parts, as a setting, a group or in a table, or brackets in each other."""
+    depth = int(2 ** rng.uniform(3, 15))
+    name = rng.choice((".", " . ")).join([rng.choice(("a", '"a"', "'a'"))] * depth)
+    text = rng.choice(
+        (f"{name} = 1", f"[{name}]", f"[[{name}]]", f"beam = {{{name} = 1}}", "beam = " + "[" * depth, "a={" * depth)
+    )
+    return f"{rng.choice(('', '# it is', 'x = 1.5'))}\n{text}\n".encode()
+
+
+def large_text(content: bytes, rng: Random) -> bytes:
+    """A text of up to 60 MB: lists in a list, or its lines again and again."""
+    num_bytes = int(2 ** rng.uniform(14, 26))
+    start, piece, end = rng.choice(((b"[", b"[],", b"[]]"), (b"", content or b"\n", b"\n"), (b"", b"a\n", b"")))
+    return start + piece * (num_bytes // len(piece)) + end
+
+
+def make_odd(path: Path, rng: Random) -> None:
+    """Put a pipe, a link, a folder or a huge file in the place of a part."""
+    path.unlink(missing_ok=True)
+    match rng.randrange(4):
+        case 0:
+            os.mkfifo(path)
+        case 1:
+            path.symlink_to(rng.choice(("/etc/passwd", "/dev/zero", path.name, "words.txt", "none")))
+        case 2:
+            path.mkdir()
+        case _:
+            path.touch()
+            os.truncate(path, rng.choice((0, 1 << 20, 3 << 30)))
+
+
 # --- Cases -----------------------------------------------------------------------------------------------------------
 
 
@@ -248,13 +282,25 @@ def write_case(corpus: Corpus, seed: int, number: int, folder: Path) -> tuple[st
         if part == "card.json" and rng.random() < 0.7:
             content = RICH_CARD.read_bytes()
         (path / part).unlink(missing_ok=True)
-        if part.endswith(".json") and rng.random() < 0.7:
+        if rng.random() < 0.2:  # other parts are missing, or are no parts
+            for name in rng.sample(PARTS, rng.randint(1, 2)):
+                (path / name).unlink(missing_ok=True)
+            make_odd(path / rng.choice(PARTS), rng)
+        if rng.random() < 0.1:
+            make_odd(path / part, rng)
+            return kind, path, rng
+        if part.endswith((".json", ".txt", ".toml")) and rng.random() < 0.2:
+            content = large_text(content, rng)
+        elif part == "config.toml" and rng.random() < 0.3:
+            content = deep_toml(rng)
+        elif part.endswith(".json") and rng.random() < 0.7:
             content = damaged_json(content, rng)
         elif part == "config.toml" and rng.random() < 0.7:
             content = damaged_toml(content, rng)
         else:
             content = damaged(content, [], rng)
-        (path / part).write_bytes(content)
+        if not os.path.lexists(path / part):
+            (path / part).write_bytes(content)
         return kind, path, rng
     if kind == "playlist":
         (folder / "healthy.mp4").write_bytes(corpus.videos["x264.mp4"])

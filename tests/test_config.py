@@ -1,5 +1,6 @@
 """Settings: the paper's defaults, TOML, overrides, and errors that say what is possible."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,44 @@ def test_a_config_written_by_an_older_version_loads_without_its_removed_stage():
     assert "refinement" not in to_toml(config)
     with pytest.raises(BadConfig, match="unknown setting 'refinement'"):
         parse_config("", ["refinement.epochs=3"])
+
+
+def test_a_name_of_many_parts_is_refused_before_tomllib_reads_it():
+    deep = ".".join("a" * 9)
+    for text in (f"{deep} = 1", f"[{deep}]", f"[[ {deep} ]]", f"reward = {{{deep} = 1}}", "\"a\" . 'a' ." * 4 + "a=1"):
+        with pytest.raises(BadConfig, match=r"^config: holds a name of 9 parts; possible: 1 to 8$"):
+            parse_config(f"# a comment's text\n{text}\n")
+    # Quotes that belong to a text or a comment begin no text in which the name would be hidden.
+    hidden = [f'x = """a"""" # " """\n{deep}=1 #"""', f"x = '''a'''' # ' '''\n{deep}=1", f'x = "\\"" # "\n{deep} = 1']
+    for text in hidden:
+        with pytest.raises(BadConfig, match=r"holds a name of 9 parts; "):
+            parse_config(text)
+
+
+@pytest.mark.parametrize("quote", ["'", '"', "'''", '"""'])
+def test_dots_in_texts_numbers_and_comments_are_no_names(quote):
+    many = "a.b.c.d.e.f.g.h.i.j.k # not a comment [="
+    text = f"length_exponent = 0.5 # {many} '\n[text]\nvocabulary_splits = [{quote}{many}{quote}, '{many}']\n"
+    config = parse_config(text + "[reward]\npenalty = -1.5\n")
+    assert config.text.vocabulary_splits == (many, many)
+    assert (config.length_exponent, config.reward.penalty) == (0.5, -1.5)
+
+
+@pytest.mark.parametrize("piece", ['"\\"', '"""\\', "'''", "a.", "\\", '"\n', "a" * 100])
+def test_looking_for_names_takes_little_time(piece):
+    start = time.perf_counter()
+    with pytest.raises(BadConfig):
+        parse_config(piece * (2**16 // len(piece)))
+    assert time.perf_counter() - start < 0.5
+
+
+def test_a_config_may_have_64_kilobytes(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text("#" * (2**16 - 1) + "\n")
+    assert load_config(path) == Config()
+    for content in ("#" * 2**16 + "\n", "#" + "é" * 2**15):
+        path.write_text(content, encoding="utf-8")
+        with pytest.raises(BadConfig, match="is too large for a config; possible: at most 65,536 bytes"):
+            load_config(path)
+        with pytest.raises(BadConfig, match=r"^config: is too large for a config; "):
+            parse_config(content)

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import json
+import re
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping
@@ -35,6 +36,16 @@ SYSTEMS_WITHOUT_GRAPHS = {
 
 REMOVED_GROUPS = ("refinement",)
 """Groups that older versions wrote into config.toml. They are ignored, so that old model and run folders still load."""
+
+MAX_CONFIG_BYTES = 2**16
+"""Of a config file: all settings take 2 KB, and model folders bring configs of strangers."""
+MAX_KEY_PARTS = 8
+"""Of a name such as reward.penalty, which has two; what tomllib takes for a name grows with the square of its parts."""
+_TEXTS = re.compile(
+    r'"""(?:\\.|[^\\])*?(?:"{3,5}|\Z)' r"|'''.*?(?:'{3,5}|\Z)" r'|"(?:\\.|[^"\\\n])*"?' r"|'[^'\n]*'?|#[^\n]*",
+    re.DOTALL,
+)
+"""Strings and comments of TOML. Those without an end match, too: else many of them would take long."""
 
 
 class BadConfig(PicknetError):
@@ -302,7 +313,10 @@ class Config:
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     """Read a config from a TOML file and apply `name.key=value` overrides."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with Path(path).open("rb") as file:
+            content = file.read(MAX_CONFIG_BYTES + 1)
+        _check_bytes(content, str(path))
+        text = content.decode()
     except OSError as error:
         raise BadConfig(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
@@ -312,6 +326,8 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
 
 def parse_config(text: str, overrides: Iterable[str] = (), *, source: str = "config") -> Config:
     """Read a config from TOML text and apply `name.key=value` overrides; errors call the text `source`."""
+    _check_bytes(text.encode(errors="surrogatepass"), source)
+    _check_names(text, source)
     try:
         settings = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also for a number of thousands of digits, or lists in lists
@@ -333,6 +349,19 @@ def parse_config(text: str, overrides: Iterable[str] = (), *, source: str = "con
     except (ValueError, RecursionError) as error:  # a value that cannot even be shown in an error
         raise BadConfig(f"{source}: holds a number or a nesting that is no setting ({error})") from error
     return config
+
+
+def _check_bytes(content: bytes, source: str) -> None:
+    if len(content) > MAX_CONFIG_BYTES:
+        raise BadConfig(f"{source}: is too large for a config; possible: at most {MAX_CONFIG_BYTES:,} bytes")
+
+
+def _check_names(text: str, source: str) -> None:
+    """Refuse names of many parts, before tomllib reads them."""
+    # What is left of a line between these is one name, or a number with one dot.
+    names = re.split(r"[=,\n\[\]{}]", _TEXTS.sub("", text))
+    if (num_parts := 1 + max(name.count(".") for name in names)) > MAX_KEY_PARTS:
+        raise BadConfig(f"{source}: holds a name of {num_parts:,} parts; possible: 1 to {MAX_KEY_PARTS}")
 
 
 def to_toml(config: Config) -> str:

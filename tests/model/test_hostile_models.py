@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ from command import on_linux
 from folders import unsealed
 
 from picknet.errors import PicknetError
-from picknet.model.folder import BadModel, ModelFolder
-from picknet.model.onnx_file import BadFile, Reference, references
+from picknet.model.folder import DEFAULT_MODEL, MAX_BYTES, MAX_PART_BYTES, PARTS, SHIPPED, BadModel, ModelFolder
+from picknet.model.onnx_file import MAX_FIELDS, BadFile, Reference, references
 from picknet.model.runtime import Runtime
 
 
@@ -41,9 +42,18 @@ def test_a_card_of_deep_nesting(copy: Path) -> None:
 
 
 def test_a_config_of_deep_nesting_or_long_numbers(copy: Path) -> None:
-    for value in (" = " + "[" * 100_000, ".a" * 5000 + " = 1", " = " + "1" * 5000, " = 0x" + "f" * 9999):
+    for value in (" = " + "[" * 50_000, " = " + "1" * 5000, " = 0x" + "f" * 9999):
         (copy / "config.toml").write_text(f"beam{value}\n")
         assert complaint(copy).startswith(f"{copy}/config.toml: ")
+
+
+def test_a_config_of_one_name_of_many_parts_is_refused_at_once(copy: Path) -> None:
+    for text in ("a" + ".a" * 20_000 + "=1\n", "[a" + ".a" * 20_000 + "]\n"):
+        (copy / "config.toml").write_text(text)
+        start = time.perf_counter()
+        expected = f"{copy}/config.toml: holds a name of 20,001 parts; possible: 1 to 8; export the model again"
+        assert complaint(copy) == expected
+        assert time.perf_counter() - start < 0.5  # tomllib needs seconds, and 1.6 GB
 
 
 @pytest.mark.parametrize("word", ["\x1b[2Jman", "man\x07", "\x9b31m", "\u202enam"])
@@ -102,7 +112,29 @@ def test_a_pipe_in_the_place_of_a_part_is_not_waited_for(copy: Path) -> None:
     (copy / "manifest.json").unlink()
     (copy / "words.txt").unlink()
     os.mkfifo(copy / "words.txt")
-    assert complaint(copy) == f"{copy}: incomplete model: words.txt missing or empty; export the model again"
+    assert complaint(copy) == f"{copy}/words.txt: is not a file; export the model again"
+
+
+def test_nothing_is_read_of_a_model_without_all_its_parts_that_a_whole_one_may_not_have(
+    copy: Path, tmp_path: Path
+) -> None:
+    config = copy / "config.toml"
+    (copy / "card.json").unlink()
+    missing = f"{copy}: incomplete model: card.json missing or empty; export the model again"
+    assert complaint(copy) == missing
+    config.rename(tmp_path / "outside.toml")
+    os.mkfifo(config)
+    assert complaint(copy) == f"{config}: is not a file; export the model again"
+    config.unlink()
+    config.touch()
+    os.truncate(config, 3 << 30)  # a sparse file
+    assert complaint(copy).startswith(f"{config}: is too large (3,221,225,472 bytes, at most 65,536 are read)")
+    config.unlink()
+    config.symlink_to(tmp_path / "outside.toml")
+    assert complaint(copy).startswith(f"{config}: is a link to {tmp_path}/outside.toml; ")
+    config.unlink()
+    config.symlink_to(config)
+    assert complaint(copy) == f"{config}: is not a file; export the model again"
 
 
 def test_a_part_that_would_fill_the_memory_is_not_read(copy: Path) -> None:
@@ -112,8 +144,27 @@ def test_a_part_that_would_fill_the_memory_is_not_read(copy: Path) -> None:
     os.truncate(copy / "weights.safetensors", weights)
     os.truncate(copy / "card.json", 10**10)  # a sparse file: it takes no space on the disk
     assert complaint(copy) == (
-        f"{copy}/card.json: is too large (10,000,000,000 bytes, at most 67,108,864 are read); export the model again"
+        f"{copy}/card.json: is too large (10,000,000,000 bytes, at most 1,048,576 are read); export the model again"
     )
+
+
+@pytest.mark.parametrize(
+    ("part", "limit"),
+    [("config.toml", 2**16), ("words.txt", 2**22), ("card.json", 2**20), ("manifest.json", 2**20), ("cnn.onnx", 2**26)],
+)
+def test_a_text_that_would_take_long_to_read_is_not_read(copy: Path, part: str, limit: int) -> None:
+    """60 MB of empty lists took 22 seconds and 1.8 GB."""
+    content = b"[" + b"[]," * ((limit + 1) // 3)
+    (copy / part).write_bytes(content[: limit + 1].ljust(limit + 1))
+    assert complaint(copy) == (
+        f"{copy / part}: is too large ({limit + 1:,} bytes, at most {limit:,} are read); export the model again"
+    )
+
+
+def test_the_limits_are_far_above_what_models_have() -> None:
+    shipped = SHIPPED / DEFAULT_MODEL
+    for part in (*PARTS, "manifest.json", "tags.safetensors"):
+        assert (shipped / part).stat().st_size * 8 <= MAX_BYTES.get(part, MAX_PART_BYTES)
 
 
 # --- Weights ---------------------------------------------------------------------------------------------------------
@@ -196,8 +247,126 @@ def test_a_small_graph_with_a_huge_tensor_takes_no_memory(copy: Path, change) ->
     )
     done = subprocess.run([sys.executable, "-c", code, copy], capture_output=True, text=True, timeout=60)
     message, is_small = done.stdout.splitlines()
-    assert re.match(rf"{copy}/policy.onnx: computes 1,073,\d+,\d+ numbers for a single frame: at most 67,108,", message)
+    expected = rf"{copy}/policy.onnx: computes 1,073,\d+,\d+ numbers for a single frame or sentence: at most 67,108,"
+    assert re.match(expected, message)
     assert is_small == "True"
+
+
+def of_the_words(copy: Path, *nodes, **constants) -> str:
+    """The complaint when "zero", which the nodes make of the words, is added to what the decoder answers."""
+    from onnx import helper, numpy_helper
+
+    def change(graph) -> None:
+        result = "log_probabilities"
+        for node in graph.node:
+            node.output[:] = ["before" if name == result else name for name in node.output]
+        graph.initializer.extend(numpy_helper.from_array(np.array(value), name) for name, value in constants.items())
+        graph.node.extend([*nodes, helper.make_node("Add", ["before", "zero"], [result])])
+
+    changed(copy, "decoder", change)
+    with pytest.raises(BadModel) as caught:
+        Runtime(copy).graphs["decoder"].compiled("f32")
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(f"{copy}/decoder.onnx: ").removesuffix("; export the model again")
+
+
+def test_a_size_that_is_computed_from_the_words_is_refused(copy: Path) -> None:
+    from onnx import helper
+
+    make = helper.make_node
+    nodes = [make("ReduceMax", ["words"], ["most"], keepdims=1), make("Min", ["most", "one"], ["least"])]
+    nodes += [make("Mul", ["least", "factor"], ["size"]), make("ConstantOfShape", ["size"], ["huge"])]
+    nodes += [make("ReduceMean", ["huge"], ["zero"], keepdims=0)]
+    expected = "the size of Broadcast's output has no bound for a single frame or sentence"
+    assert of_the_words(copy, *nodes, one=[1], factor=[2**29]) == expected
+
+
+def test_a_size_that_grows_faster_than_the_number_of_sentences_is_refused(copy: Path) -> None:
+    from onnx import helper
+
+    make = helper.make_node
+    axes = {f"axis{place}": [-1 if one == place else 1 for one in range(11)] for place in range(11)}
+    nodes = [make("Cast", ["words"], ["numbers"], to=1)]
+    nodes += [make("Reshape", ["numbers", axis], [f"on {axis}"]) for axis in axes]
+    nodes += [make("Sum", [f"on {axis}" for axis in axes], ["huge"]), make("ReduceMin", ["huge"], ["zero"], keepdims=0)]
+    complaint = of_the_words(copy, *nodes, **axes)
+    assert re.match(r"computes [\d,]+ numbers for 100 frames or sentences: at most 536,870,", complaint)
+
+
+def test_a_size_that_one_number_of_sentences_makes_huge_is_refused(copy: Path) -> None:
+    from onnx import helper
+
+    make = helper.make_node
+    nodes = [make("Shape", ["words"], ["n"]), make("Equal", ["n", "three"], ["is three"])]
+    nodes += [make("Cast", ["is three"], ["once"], to=7), make("Mul", ["once", "factor"], ["size"])]
+    nodes += [make("ConstantOfShape", ["size"], ["huge"]), make("ReduceSum", ["huge"], ["zero"], keepdims=0)]
+    complaint = of_the_words(copy, *nodes, three=[3], factor=[2**31])
+    assert re.match(r"computes 2,147,\d+,\d+ numbers for 100 frames or sentences: at most ", complaint)
+
+
+def test_a_loop_is_refused(copy: Path) -> None:
+    from onnx import TensorProto, helper
+
+    def info(name, kind, shape):
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    step = helper.make_graph(
+        [helper.make_node("Identity", ["goes on"], ["again"]), helper.make_node("Sin", ["x"], ["y"])],
+        "step",
+        [info("i", TensorProto.INT64, []), info("goes on", TensorProto.BOOL, []), info("x", TensorProto.FLOAT, [])],
+        [info("again", TensorProto.BOOL, []), info("y", TensorProto.FLOAT, [])],
+    )
+    loop = helper.make_node("Loop", ["times", "yes", "half"], ["zero"], body=step)
+    complaint = of_the_words(copy, loop, times=2**62, yes=True, half=np.float32(0.5))
+    assert complaint == "holds the operation Loop, whose work has no bound"
+
+
+def test_a_graph_that_multiplies_for_hours_is_refused(copy: Path) -> None:
+    from onnx import helper
+
+    make = helper.make_node
+    nodes = [make("ConstantOfShape", ["square"], ["x0"])]
+    nodes += [make("MatMul", [f"x{place}", "x0"], [f"x{place + 1}"]) for place in range(12)]
+    nodes += [make("ReduceMean", ["x12"], ["zero"], keepdims=0)]
+    complaint = of_the_words(copy, *nodes, square=[8000, 8000])
+    assert re.match(r"computes 512,000,\d+,\d+ products for a single frame or sentence: at most 274,877,", complaint)
+
+
+def test_multiplications_are_counted() -> None:
+    """By hand: outputs, each with the numbers of the kernel and the channels it is made of."""
+    from openvino import opset13 as ops
+
+    from picknet.model.graphs import _num_products
+
+    def of(*shape: int):
+        return ops.parameter(shape, np.float32)
+
+    pads = ([2, 2], [0, 0], [0, 0], [1, 1])  # strides, pads, dilations
+    assert _num_products(ops.matmul(of(5, 3, 4), of(4, 7), False, False)) == 5 * 3 * 7 * 4
+    assert _num_products(ops.matmul(of(4, 3), of(4, 7), True, False)) == 3 * 7 * 4
+    assert _num_products(ops.convolution(of(1, 6, 8, 8), of(10, 6, 2, 2), *pads)) == 10 * 4 * 4 * 6 * 2 * 2
+    assert _num_products(ops.group_convolution(of(1, 6, 8, 8), of(3, 5, 2, 2, 2), *pads)) == 15 * 4 * 4 * 2 * 2 * 2
+    transposed = ops.convolution_backprop_data(of(1, 6, 8, 8), of(6, 10, 2, 2), [2, 2])
+    assert _num_products(transposed) == 6 * 8 * 8 * 10 * 2 * 2
+    pooled = ops.avg_pool(of(1, 6, 8, 8), [2, 2], [0, 0], [0, 0], [4, 4], True)
+    assert _num_products(pooled) == 6 * 3 * 3 * 4 * 4
+    assert _num_products(ops.relu(of(5))) == 0
+
+
+def test_a_range_of_cells_has_a_bound() -> None:
+    """The decoder of p-rnn counts the cells, and OpenVINO knows no bounds for the size of a range."""
+    import openvino as ov
+    from openvino import opset13 as ops
+
+    from picknet.model.graphs import _bound_ranges
+
+    keys = ops.parameter(ov.PartialShape([1, -1]), np.float32)
+    size = ops.squeeze(ops.gather(ops.shape_of(keys), np.array([1]), np.array(0)), np.array([0]))
+    count = ops.range(np.array(0), size, np.array(1), "i64")
+    model = ov.Model([count], [keys])
+    _bound_ranges(model)
+    model.reshape(ov.PartialShape([1, ov.Dimension(1, 480)]))
+    assert model.outputs[0].partial_shape == ov.PartialShape([ov.Dimension(1, 480)])
 
 
 def test_a_graph_that_cannot_be_made_for_one_frame_is_refused(copy: Path) -> None:
@@ -277,6 +446,13 @@ def test_malformed_protocol_buffers_are_refused_at_once() -> None:
             references(content)
 
 
+def test_a_graph_of_too_many_fields_is_refused_before_they_are_in_memory() -> None:
+    assert references(b"\x3a\x00" + b"\x42\x00" * (MAX_FIELDS - 1)) == []
+    for content in (b"\x3a\x00" + b"\x42\x00" * MAX_FIELDS, b"\x3a\x80\x80\x80\x01" + b"\x0a\x00" * 2**20):
+        with pytest.raises(BadFile, match=r"^holds more than 65,536 fields in one message$"):
+            references(content)
+
+
 def test_a_reference_in_a_node_is_refused(copy: Path) -> None:
     import onnx
 
@@ -290,8 +466,6 @@ def test_a_reference_in_a_node_is_refused(copy: Path) -> None:
 
 
 def test_a_whole_folder_is_checked_in_little_time(model_folder: Path) -> None:
-    import time
-
     start = time.perf_counter()
     ModelFolder(model_folder)
     assert time.perf_counter() - start < 1

@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from picknet.config import SYSTEMS_WITHOUT_GRAPHS, BadConfig, Config, load_config
+from picknet.config import MAX_CONFIG_BYTES, SYSTEMS_WITHOUT_GRAPHS, BadConfig, Config, load_config
 from picknet.errors import PicknetError
 from picknet.model.manifest import MANIFEST, Fingerprint, read_manifest
 from picknet.model.onnx_file import BadFile, references
@@ -35,9 +35,18 @@ PARTS = ("config.toml", "words.txt", "card.json", WEIGHTS, POLICY_WEIGHTS, *(f"{
 EXPORT_AGAIN = "export the model again"
 """How to repair a model folder; most errors end with it."""
 MAX_PART_BYTES = 2**26
-"""Of a part that is read whole: any but the weights. The largest in use is the CNN's graph, with 0.3 MB."""
+"""Of a part that is read whole and has no limit of its own: graphs, and the tags, with 8 MB the largest in use."""
 MAX_WEIGHTS_BYTES = 2**32
 """Of a part with weights, which is mapped into memory, and read once to compute its digest."""
+MAX_BYTES = {
+    "config.toml": MAX_CONFIG_BYTES,
+    "words.txt": 2**22,
+    "card.json": 2**20,
+    MANIFEST: 2**20,
+    WEIGHTS: MAX_WEIGHTS_BYTES,
+    POLICY_WEIGHTS: MAX_WEIGHTS_BYTES,
+}
+"""Of a part. In memory JSON may take thirty times its size; the shipped card has 13 KB, 100,000 words have one MB."""
 MAX_CARD_DEPTH = 32
 """Of lists and objects inside each other."""
 _ITEM_BYTES = {"F16": 2, "F32": 4}
@@ -123,21 +132,26 @@ class ModelFolder:
         if not self.path.is_dir():
             what = "is not a folder" if self.path.exists() else "no such folder"
             raise BadModel(f"{self.path}: {what}; a model is a folder")
-        parts = [self.path / part for part in PARTS]
-        missing = [part.name for part in parts if not part.is_file() or not part.stat().st_size]
+        # All of what is there, also where something is missing: the system is read from a part.
+        for part in (*PARTS, MANIFEST, TAGS):
+            if os.path.lexists(self.path / part):
+                self._check_kind(part)
+        missing = [part for part in PARTS if not (path := self.path / part).exists() or not path.stat().st_size]
         if missing:
             self._check_has_graphs()
             raise BadModel(f"{self.path}: incomplete model: {', '.join(missing)} missing or empty; {EXPORT_AGAIN}")
-        manifest = self.path / MANIFEST
-        optional = [path for path in (manifest, self.path / TAGS) if os.path.lexists(path)]
-        for part in (*parts, *optional):
-            if part.is_symlink() and part.resolve().parent != self.path.resolve():
-                raise BadModel(f"{part}: is a link to {part.resolve()}; the parts of a model are files in its folder")
-            if not part.is_file():
-                raise BadModel(f"{part}: is not a file; {EXPORT_AGAIN}")
-            limit = MAX_WEIGHTS_BYTES if part.name in (WEIGHTS, POLICY_WEIGHTS) else MAX_PART_BYTES
-            if (size := part.stat().st_size) > limit:
-                raise BadModel(f"{part}: is too large ({size:,} bytes, at most {limit:,} are read); {EXPORT_AGAIN}")
+
+    def _check_kind(self, part: str) -> None:
+        """Refuse links out of the folder, what is not a file, and what is too large to be read."""
+        path = self.path / part
+        target = os.path.realpath(path)
+        if path.is_symlink() and os.path.dirname(target) != os.path.realpath(self.path):
+            raise BadModel(f"{path}: is a link to {target}; the parts of a model are files in its folder")
+        if not path.is_file():
+            raise BadModel(f"{path}: is not a file; {EXPORT_AGAIN}")
+        limit = MAX_BYTES.get(part, MAX_PART_BYTES)
+        if (size := path.stat().st_size) > limit:
+            raise BadModel(f"{path}: is too large ({size:,} bytes, at most {limit:,} are read); {EXPORT_AGAIN}")
 
     def _check_has_graphs(self) -> None:
         """Raise `BadModel` with the reason if this is the model of a system that has no graphs."""

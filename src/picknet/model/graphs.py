@@ -44,8 +44,19 @@ policy half as long. The numbers are the same."""
 CACHED = frozenset({"cnn", "policy"})
 """Graphs that are cached on disk once compiled. The others are mostly weights, as slow to read as to compile."""
 _CONVERTER = "openvino.tools.ovc"
-MAX_TENSOR, MAX_TENSORS = 2**26, 2**30
-"""Numbers in one tensor of a graph, and in all of them: for one frame, the shipped CNN has at most 1.6 million."""
+MAX_ROWS = 100
+"""The widest beam: so many sentences may have the same step. Of more, sizes are not checked."""
+MAX_NUMBERS = {1: (2**26, 2**30), MAX_ROWS: (2**29, 2**31)}
+"""Numbers in one tensor of a graph, and in all of them, for one frame or sentence and for many. The shipped CNN has 1.6
+million and 77 million; the keys of 30 frames of 14 × 14 cells, 512 numbers each, for a hundred videos 0.3 billion."""
+MAX_PRODUCTS = 2**38
+"""Multiplications of a graph for one frame or sentence, a few seconds: 2.7e11. The shipped CNN takes 0.9e9, ResNet-152
+1.2e10, and ConvNeXt-XXLarge, among the largest that timm has, 2e11."""
+_LOOPS = ("If", "Loop", "TensorIterator", "GRUSequence", "LSTMSequence", "RNNSequence")
+_TRANSFORMS = ("DFT", "IDFT", "RDFT", "IRDFT", "STFT", "ISTFT")
+REFUSED = frozenset([*_LOOPS, *_TRANSFORMS, "DeformableConvolution", "Einsum", "NonMaxSuppression", "ROIAlign"])
+"""Operations whose work is not to be seen from the sizes of tensors. A graph takes one frame or word: it needs no loop.
+Not a list of those that are possible, since timm has hundreds of networks."""
 MAX_IDLE_REQUESTS = 16
 """Infer requests of a graph that are kept for the next inferences, each with its buffers (0.3 MB for the CNN)."""
 
@@ -110,6 +121,7 @@ class Graph:
         self._folder = folder
         self._signature = signature
         self._check_signature(sizes)
+        self._max_cells = folder.config.video.num_frames * sizes.get("attended", (1, ""))[0]
         self._compiled: dict[str, CompiledGraph] = {}
         self._lock = threading.Lock()
 
@@ -140,11 +152,10 @@ class Graph:
                 return _core().import_model(stored, "CPU", settings)
             except RuntimeError:
                 pass  # an entry that OpenVINO's own checks refuse is written again
-        _check_tensors(self._path, self.model)
-        model = self.model
-        if self.name in ONE_BY_ONE:
-            model = self.model.clone()
-            model.reshape({port: [1, *list(port.partial_shape)[1:]] for port in model.inputs})
+        model = self._checked(rows=1)
+        if self.name not in ONE_BY_ONE:
+            self._checked(rows=MAX_ROWS)
+            model = self.model
         try:
             compiled = _core().compile_model(model, "CPU", settings)
         except RuntimeError as error:
@@ -156,6 +167,17 @@ class Graph:
             with exported.getbuffer() as content:
                 cache.write(entry, content)
         return compiled
+
+    def _checked(self, *, rows: int) -> Any:
+        """A copy of the model for at most so many frames or sentences, whose work is bounded."""
+        model = self.model.clone()
+        _bound_ranges(model)
+        try:
+            model.reshape({port: _bounded(port.partial_shape, rows, self._max_cells) for port in model.inputs})
+        except RuntimeError as error:
+            raise BadModel(f"{self._path}: cannot be compiled ({last_line(error)}); {EXPORT_AGAIN}") from error
+        _check_work(self._path, model, rows)
+        return model
 
     def _fingerprint(self, settings: Mapping[str, str]) -> str:
         """Changes with everything a compiled graph depends on: model, machine, OpenVINO's version, settings."""
@@ -299,25 +321,77 @@ def _read(path: Path) -> Any:
         raise BadModel(f"{path}: is not a graph that OpenVINO can read ({last_line(error)}); {EXPORT_AGAIN}") from error
 
 
-def _check_tensors(path: Path, model: Any) -> None:
-    """Refuse a graph that would make huge tensors of small ones, before its constants are computed.
+def _bounded(shape: Any, rows: int, cells: int) -> Any:
+    """The shape of an input with bounds for the first two sides, where they may have any size."""
+    ov = _openvino()
+    bounds = [ov.Dimension(1, rows), ov.Dimension(1, cells)]
+    return ov.PartialShape([size if size.is_static else bounds[place] for place, size in enumerate(shape)])
 
-    Of one frame, or of one video with one pick.
+
+def _bound_ranges(model: Any) -> None:
+    """Replace each range 0, 1, … of unknown length by as many zeros: OpenVINO knows no bounds for sizes of ranges."""
+    ops = _openvino().opset13
+    for operation in model.get_ops():
+        if operation.get_type_name() == "Range" and operation.output(0).partial_shape.is_dynamic:
+            first, stop, step = operation.input_values()
+            if [getattr(one.get_node(), "data", None) for one in (first, step)] == [0, 1]:
+                zeros = ops.broadcast(first, ops.unsqueeze(stop, np.array([0])))
+                operation.output(0).replace(zeros.output(0))
+
+
+def _check_work(path: Path, model: Any, rows: int) -> None:
+    """Refuse a graph that would make huge tensors of small ones, or would take long, before its constants are computed.
+
+    rows: the most frames or sentences of its inputs.
     """
-    one = model.clone()
-    try:
-        one.reshape({port: [1 if size.is_dynamic else size for size in port.partial_shape] for port in one.inputs})
-    except RuntimeError as error:
-        raise BadModel(f"{path}: cannot be compiled ({last_line(error)}); {EXPORT_AGAIN}") from error
-    total = 0
-    for output in (output for operation in one.get_ops() for output in operation.outputs()):
-        size = math.prod(side.get_length() for side in output.partial_shape if side.is_static)
-        total += size
-        if size > MAX_TENSOR or total > MAX_TENSORS:
+    largest, largest_sum = MAX_NUMBERS[rows]
+    what = "a single frame or sentence" if rows == 1 else f"{rows} frames or sentences"
+    total = products = 0
+    operations = model.get_ops()
+    for operation in operations:
+        if (kind := operation.get_type_name()) in REFUSED:
+            raise BadModel(f"{path}: holds the operation {kind}, whose work has no bound; {EXPORT_AGAIN}")
+        for output in operation.outputs():
+            if output.partial_shape.rank.is_dynamic or min(sides := _sides(output), default=0) < 0:
+                raise BadModel(f"{path}: the size of {kind}'s output has no bound for {what}; {EXPORT_AGAIN}")
+            size = math.prod(sides)
+            total += size
+            if size > largest or total > largest_sum:
+                raise BadModel(
+                    f"{path}: computes {max(size, total):,} numbers for {what}: at most {largest:,} in a tensor "
+                    f"and {largest_sum:,} in all are possible; {EXPORT_AGAIN}"
+                )
+    for operation in operations:
+        products += _num_products(operation)
+        if products > MAX_PRODUCTS * rows:
             raise BadModel(
-                f"{path}: computes {max(size, total):,} numbers for a single frame: at most {MAX_TENSOR:,} in a tensor "
-                f"and {MAX_TENSORS:,} in all are possible; {EXPORT_AGAIN}"
+                f"{path}: computes {products:,} products for {what}: at most {MAX_PRODUCTS * rows:,} are possible; "
+                f"{EXPORT_AGAIN}"
             )
+
+
+def _sides(port: Any) -> list[int]:
+    """The sizes of a tensor, at most; -1 for any."""
+    shape = port.partial_shape
+    return [shape[place].get_max_length() for place in range(len(shape))]  # iterating takes five times as long
+
+
+def _num_products(operation: Any) -> int:
+    """The multiplications of an operation, or the numbers that a pooling reads, beyond a few for each number."""
+    kind = operation.get_type_name()
+    if kind == "MatMul":
+        sides = _sides(operation.input_value(0))
+        is_transposed = operation.get_attributes()["transpose_a"] and len(sides) > 1
+        return math.prod(_sides(operation.output(0))) * sides[-2 if is_transposed else -1]
+    if kind in ("AvgPool", "MaxPool"):
+        kernel: list[int] = operation.get_attributes()["kernel"]
+        return math.prod(_sides(operation.output(0))) * math.prod(kernel)
+    if kind in ("Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"):
+        # weights: (groups,) to, from, … or transposed from, to, …
+        weights = _sides(operation.input_value(1))[2 if kind.startswith("Group") else 1 :]
+        each = operation.input_value(0) if kind.endswith("BackpropData") else operation.output(0)
+        return math.prod(_sides(each)) * math.prod(weights)
+    return 0
 
 
 def _check_port(path: Path, port: str, found: list[str], type_and_shape: str, sizes: Sizes) -> None:

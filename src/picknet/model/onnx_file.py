@@ -19,6 +19,8 @@ _WORD = b"location"
 """A reference to another file has this key, however it is encoded."""
 _MAX_VARINT = 10
 """Bytes of a variable-length integer of 64 bits."""
+MAX_FIELDS = 2**16
+"""Of a message: a graph has one for each operation and each tensor, that of the shipped CNN 1,200."""
 _DAMAGED = "is damaged or not an ONNX graph"
 _UNUSUAL = "refers to weights in an unusual way, which is not allowed"
 
@@ -77,7 +79,9 @@ def _is_number(text: bytes) -> bool:
 
 def _fields(content: bytes, position: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """The number of each field of a message, and where its content starts and stops; numbers have no content."""
-    while position < stop:
+    for _ in range(MAX_FIELDS):
+        if position >= stop:
+            return
         tag, position = _varint(content, position, stop)
         kind = tag & 7
         if kind == 2:  # a string or a message, after its length
@@ -93,6 +97,8 @@ def _fields(content: bytes, position: int, stop: int) -> Iterator[tuple[int, int
         if position > stop:
             raise BadFile(_DAMAGED)
         yield tag >> 3, start, position
+    if position < stop:
+        raise BadFile(f"holds more than {MAX_FIELDS:,} fields in one message")
 
 
 def _varint(content: bytes, position: int, stop: int) -> tuple[int, int]:
