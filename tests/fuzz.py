@@ -91,6 +91,15 @@ def damaged(content: bytes, others: list[bytes], rng: Random) -> bytes:
     return bytes(data)
 
 
+SIDES = (1, 2, 3, 255, 256, 2048, 2049, 8192, 65535)
+
+
+def on_canvas(gif: bytes, rng: Random) -> bytes:
+    """The same GIF on a canvas with sides that are hard to decode or to scale."""
+    sides = b"".join(rng.choice(SIDES).to_bytes(2, "little") for _ in range(2))
+    return gif[:6] + sides + gif[10:]
+
+
 BOXES = (b"stts", b"ctts", b"stss", b"stsz", b"stsc", b"stco", b"elst", b"mvhd", b"tkhd", b"mdhd", b"sdtp")
 """What an MP4 tells about its packets and their times: a size of four bytes, the name, the content."""
 FRAGMENT_BOXES = (b"mfhd", b"tfhd", b"tfdt", b"trun", b"trex", b"sidx", b"tfra", b"mvex")
@@ -314,9 +323,13 @@ def write_case(corpus: Corpus, seed: int, number: int, folder: Path) -> tuple[st
         path.write_bytes(damaged_index(corpus.indexed[name], rng))
         return kind, path, rng
     name = rng.choice(list(corpus.videos))
-    suffix = Path(name).suffix if rng.random() < 0.8 else Path(rng.choice(list(corpus.videos))).suffix
+    other = rng.choice([".Y", *(Path(one).suffix for one in corpus.videos)])
+    suffix = Path(name).suffix if rng.random() < 0.8 else other
     path = folder / (rng.choice(("case", "case%03d", "a:b", "caf\udce9")) + suffix)  # the last is not UTF-8
-    path.write_bytes(damaged(corpus.videos[name], list(corpus.videos.values()), rng))
+    if suffix == ".gif" and rng.random() < 0.7:
+        path.write_bytes(on_canvas(corpus.videos["clip.gif"], rng))
+    else:
+        path.write_bytes(damaged(corpus.videos[name], list(corpus.videos.values()), rng))
     return kind, path, rng
 
 

@@ -79,6 +79,11 @@ def test_impossible_images_are_refused():
         encode(picked_frame(7), image_format="gif")
     with pytest.raises(BadImage, match="max_side is 0: 1 pixel or more is possible"):
         encode(picked_frame(7), max_side=0)
+    ribbon = Image.new("L", (65_501, 300))
+    with pytest.raises(BadImage, match=r"^a picture of 65,501 × 300 pixels cannot be a JPEG, whose sides are at most "):
+        encode(ribbon)
+    assert encode(ribbon, image_format="png").width == 65_501
+    assert encode(ribbon, max_side=1000).width == 1000
 
 
 # --- Files ------------------------------------------------------------------------------------------------------------

@@ -162,7 +162,9 @@ def pick(
     from picknet.captioner import load, picked
     from picknet.errors import BadSetting
     from picknet.files import check_folder
+    from picknet.show.frames import BadImage
     from picknet.video.file import UnreadableVideo
+    from picknet.video.frame import BadPixels
 
     if out:
         check_folder(out)  # before a long video is read
@@ -191,15 +193,18 @@ def pick(
                     num_frames=frames,
                     on_frame=progress.at,
                 )
+                damage = watch.live.damage if watch else result.damage
+                if damage:
+                    note(f"{name}: {damage}; picked from what could be read")
+                chosen_by = picker.value if picker else "budget"
+                about = {**result.to_dict(), "video": name, "picker": chosen_by, "damage": damage}
+                printer.print(result, about, folder)
             except (UnreadableVideo, BadSetting) as error:
                 say(str(error))
                 num_failed += 1
-                continue
-            damage = watch.live.damage if watch else result.damage
-            if damage:
-                note(f"{name}: {damage}; picked from what could be read")
-            chosen_by = picker.value if picker else "budget"
-            printer.print(result, {**result.to_dict(), "video": name, "picker": chosen_by, "damage": damage}, folder)
+            except (BadPixels, BadImage) as error:  # which know only the frame
+                say(f"{name}: {error}")
+                num_failed += 1
     if num_failed or (watch and watch.code):
         raise typer.Exit((watch.code if watch else 0) or 1)
 

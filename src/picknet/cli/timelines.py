@@ -127,6 +127,7 @@ def timeline(
     from picknet.files import check_folder
     from picknet.show.storyboard import Storyboard
     from picknet.video.file import UnreadableVideo
+    from picknet.video.frame import BadPixels
 
     for path in (path for path in (*places, *sheets) if path and not is_special(path)):
         check_folder(path.parent)  # before a long film is read
@@ -163,6 +164,9 @@ def timeline(
                     print(place, flush=True)
             except UnreadableVideo as error:
                 say(str(error))
+                num_failed += 1
+            except BadPixels as error:  # which knows only the frame
+                say(f"{name}: {error}")
                 num_failed += 1
     if num_failed:
         raise typer.Exit(1)

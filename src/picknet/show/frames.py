@@ -25,6 +25,8 @@ IMAGE_FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Name -> file suffix and Pillow's options."""
 
+LONGEST_JPEG_SIDE = 65_500
+
 Part = dict[str, Any]
 """A text or an image in a message to a chat model, as JSON."""
 
@@ -92,6 +94,11 @@ def encode(image: Image.Image, *, image_format: str = "jpeg", max_side: int | No
     if max_side is not None and max(image.size) > max_side:
         image = image.copy()
         image.thumbnail((max_side, max_side), Image.Resampling.LANCZOS)
+    if image_format == "jpeg" and max(image.size) > LONGEST_JPEG_SIDE:
+        raise BadImage(
+            f"a picture of {image.width:,} × {image.height:,} pixels cannot be a JPEG, whose sides are at most "
+            f"{LONGEST_JPEG_SIDE:,}: make it smaller (max_side), or a PNG"
+        )
     content = io.BytesIO()
     image.save(content, image_format, **IMAGE_FORMATS[image_format][1])
     return Encoded(content.getvalue(), f"image/{image_format}", *image.size)
