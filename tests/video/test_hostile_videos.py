@@ -178,7 +178,6 @@ def test_large_pictures_are_neither_decoded_ahead_nor_held_in_groups(
 
     assert most_held() == 4
     monkeypatch.setattr("picknet.video.frame.LARGE_PICTURE", 1000)
-    monkeypatch.setattr("picknet.video.file.LARGE_PICTURE", 1000)
     monkeypatch.delattr("picknet.walk.read_ahead")  # not used
     assert most_held() == 1
 

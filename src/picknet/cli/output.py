@@ -65,7 +65,7 @@ def opened(out: Path | None) -> Iterator[Callable[[str], object]]:
     """
     if out is None or is_special(out):
         with opened_live(out) as write_now:
-            yield lambda piece: write_now(printable(piece))
+            yield write_now
         return
     part = out.with_name(f"{out.name}.part")
     has_content = False
@@ -103,7 +103,7 @@ def opened_live(out: Path | None) -> Iterator[Callable[[str], object]]:
     An older file is emptied with the first piece, so that a source that cannot be read leaves it as it was.
     """
     if out is None or str(out) == "-":
-        yield lambda piece: print(piece, end="", flush=True)
+        yield lambda piece: print(printable(piece), end="", flush=True)
         return
 
     is_first = not is_special(out)

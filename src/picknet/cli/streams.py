@@ -29,7 +29,7 @@ from picknet.cli.arguments import (
     sheet_paths,
 )
 from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened_live
-from picknet.cli.terminal import many, note, printable
+from picknet.cli.terminal import many, note
 
 if TYPE_CHECKING:
     from picknet.picking.picker import Pick, Picker
@@ -230,7 +230,7 @@ class _Printer:
             elif self._format is ResultFormat.csv:
                 content = update.to_dict()
                 header = "" if self._has_header else csv_row(*CSV_COLUMNS)
-                self._write(printable(header + csv_row(*(content[name] for name in CSV_COLUMNS))))
+                self._write(header + csv_row(*(content[name] for name in CSV_COLUMNS)))
                 self._has_header = True
             elif not self._rewrites:
                 self._write(f"{clock(update.seconds)}  {update.display_text}\n")
@@ -238,13 +238,17 @@ class _Printer:
                 picks = f"{many(update.total_picks, 'pick')} of {many(update.frames_seen, 'frame')}"
                 line = f"{clock(update.seconds)}  {update.display_text}  ({picks})"
                 self._line = line[: shutil.get_terminal_size().columns - 1]
-                self._write(f"\r\x1b[2K{self._line}")
+                self._overwrite(self._line)
+
+    def _overwrite(self, line: str) -> None:
+        # Past `write`, which keeps control characters from the terminal.
+        print(f"\r\x1b[2K{line}", end="", flush=True)
 
     def note(self, message: str) -> None:
         """Print a note above the line that is overwritten."""
         with self._lock:
             if self._line:
-                self._write("\r\x1b[2K")
+                self._overwrite("")
             note(message)
             if self._line:
                 self._write(self._line)

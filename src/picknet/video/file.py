@@ -23,12 +23,12 @@ from picknet.config import GlanceKind
 from picknet.video.access import check_pixels
 from picknet.video.content import content_of
 from picknet.video.frame import (
-    LARGE_PICTURE,
     USUAL_FPS,
     Frame,
     PacketBytes,
     due_positions,
     glance_shape,
+    is_large,
     middles,
     pixel_aspect,
     quarter_turns,
@@ -125,7 +125,7 @@ class Video:
     @property
     def has_large_pictures(self) -> bool:
         """Whether a frame takes so much memory that few should be held."""
-        return self.width * self.height > LARGE_PICTURE
+        return is_large(self.width, self.height)
 
     @property
     def damage(self) -> str | None:

@@ -22,9 +22,10 @@ GLANCE_CHANNELS: Mapping[GlanceKind, int] = {"grey": 1, "colour": 3, "motion": 3
 USUAL_FPS = 25.0
 """Frames a second, assumed where a video stores no frame rate."""
 LARGE_PICTURE = 2**25
-"""Pixels. Of larger pictures, 8K has 0.99 times as many, no more are held at a time than it takes."""
+"""Pixels, slightly more than 8K has. Larger pictures take so much memory that they are decoded one by one."""
 LONGEST_SIDE, NARROWEST = 2048, 256
-"""FFmpeg cannot scale pictures with a side that is longer than the first, and so many times as long as the other."""
+"""A picture is too narrow if one side is longer than LONGEST_SIDE pixels and over NARROWEST times as long as the other.
+FFmpeg cannot scale some of those that are a thousand times as long."""
 TOO_NARROW = f"with a side of more than {LONGEST_SIDE:,}, at most {NARROWEST} times as long as the other is possible"
 _GLANCE_SCALING = Interpolation.AREA | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
 """Bit-exact, so that the same frame is picked on every machine."""
@@ -123,7 +124,7 @@ class Frame:
     @property
     def is_large(self) -> bool:
         """Whether it takes so much memory that few should be held."""
-        return self._picture.width * self._picture.height > LARGE_PICTURE
+        return is_large(self._picture.width, self._picture.height)
 
     def glance(self) -> NDArray[np.uint8]:
         """The frame small, grey and upright: uint8 (56, 56), 0 black to 255 white, computed once and read-only.
@@ -216,6 +217,11 @@ class Frame:
 def _log_bits(num_bytes: int, area: int) -> int:
     """0 for nothing; else 1 to 255: from 2⁻¹⁰ bits a pixel to nearly 2⁶."""
     return min(max(round(16 * (10 + math.log2(8 * num_bytes / area))), 1), 255) if num_bytes else 0
+
+
+def is_large(width: int, height: int) -> bool:
+    """Whether a picture takes so much memory that few should be held."""
+    return width * height > LARGE_PICTURE
 
 
 def is_narrow(width: int, height: int) -> bool:

@@ -341,15 +341,15 @@ class Pass:
         time: when its frame is shown, or one that depends on it.
         """
         packets: Packets
-        all_packets = self.packets if self._index is None else self._video_packets
+        read = self.packets if self._index is None else self._video_packets
         if self._num_read is None and not self.is_rewindable:
-            self._unread, self._num_read = all_packets(), 0
+            self._unread, self._num_read = read(), 0
         if self._num_read is None or (self.is_rewindable and not 0 <= number - self._num_read <= _FAR):
             try:
                 self.container.seek(time, stream=self.stream)
             except av.FFmpegError:
                 return
-            self._unread = all_packets()
+            self._unread = read()
             searched = itertools.islice(self._unread, _LONGEST_SEARCH)
             packets = itertools.chain(itertools.islice(filter(is_first, searched), 1), self._unread)
         else:
