@@ -15,7 +15,7 @@ from folders import unsealed
 
 from picknet.errors import PicknetError
 from picknet.model.folder import DEFAULT_MODEL, MAX_BYTES, MAX_PART_BYTES, PARTS, SHIPPED, BadModel, ModelFolder
-from picknet.model.onnx_file import MAX_FIELDS, BadFile, Reference, references
+from picknet.model.onnx_file import MAX_FIELDS, BadFile, Reference, read_graph
 from picknet.model.runtime import Runtime
 
 
@@ -304,6 +304,100 @@ def test_a_size_that_one_number_of_sentences_makes_huge_is_refused(copy: Path) -
     assert re.match(r"computes 2,147,\d+,\d+ numbers for 100 frames or sentences: at most ", complaint)
 
 
+DOUBLED = "".join(f"d{place + 1} = Concat <axis = 0> (d{place}, d{place}) " for place in range(28))
+MANY = {
+    "ConstantOfShape": "many = ConstantOfShape <value = int64[1] {1}> (large)",
+    "Expand": "many = Expand (one, large)",
+    "Tile": "many = Tile (one, large)",
+    "Pad": "many = Pad (one, padding)",
+    "Range": "end = Squeeze (large) many = Range (from, end, step)",
+    "Mul": "row = Expand (one, wide) column = Expand (one, high) many = Mul (row, column)",
+    "Concat": f"d0 = Shape (words) {DOUBLED} many = Identity (d28)",
+    "a part": "more = Expand (one, large) many = Gather (more, one)",
+}
+"""Ways to 2²⁸ numbers. Where the size of a tensor was made of them, OpenVINO took 4 GB and half a minute to read it."""
+
+
+def parsed(operations: str) -> list:
+    import onnx.parser
+
+    return list(onnx.parser.parse_graph(f"some () => () {{ {operations} }}").node)
+
+
+@pytest.mark.parametrize("kind", MANY)
+def test_sizes_made_of_many_constants_are_refused_before_openvino_computes_them(copy: Path, kind: str) -> None:
+    rest = "size = ReduceMax <keepdims = 1> (many) x = Expand (half, size) zero = ReduceMin <keepdims = 0> (x)"
+    constants = {"one": [1], "large": [2**28], "padding": [0, 2**28], "from": 0, "step": 1}
+    constants |= {"wide": [1, 2**14], "high": [2**14, 1], "half": np.float32([0.5])}
+    start = time.perf_counter()
+    expected = "computes the size of the output of Expand of many constants: at most 256 in a tensor are possible"
+    assert of_the_words(copy, *parsed(f"{MANY[kind]} {rest}"), **constants) == expected
+    assert time.perf_counter() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("operations", "expected"),
+    [
+        ("zero = Split <num_outputs = 67108864> (half)", "makes Split return more tensors than it names"),  # 12 GB
+        ("zero = EyeLike (half)", "is not a graph that OpenVINO can read (picknet knows no operation 'EyeLike')"),
+        ("zero = another.Neg (half)", "holds an operation that is not one of ONNX"),
+        ("zero = Reshape (half, ones)", "makes Reshape return more dimensions than 32, the most that are possible"),
+        ("x = Neg (y) y = Neg (half) zero = Neg (x)", "is damaged: Neg reads what nothing before it computes"),
+        ("half = Neg (words) zero = Neg (half)", "is damaged: the output of Neg has the name of another tensor"),
+    ],
+)
+def test_little_that_becomes_much_is_refused_before_openvino_reads_it(
+    copy: Path, operations: str, expected: str
+) -> None:
+    assert of_the_words(copy, *parsed(operations), half=np.float32([0.5]), ones=[1] * 33) == expected
+
+
+def test_dimensions_are_counted_however_they_are_added(copy: Path) -> None:
+    added = "".join(f"x{place + 1} = Unsqueeze (x{place}, axes) " for place in range(5))
+    operations = parsed(f"{added} zero = ReduceMin (x5)")
+    assert of_the_words(copy, *operations, x0=np.float32(0.5), axes=[*range(8)]) == (
+        "makes Unsqueeze return more dimensions than 32, the most that are possible"
+    )
+
+
+def test_constants_without_their_numbers_are_refused(copy: Path) -> None:
+    from onnx import TensorProto, helper
+
+    few = helper.make_tensor("", TensorProto.FLOAT, [1], [0.5]), helper.make_tensor("", TensorProto.INT64, [1], [5])
+    sparse = helper.make_sparse_tensor(*few, [2**28])
+    operation = helper.make_node("Constant", [], ["zero"], sparse_value=sparse)
+    assert of_the_words(copy, operation) == (
+        "holds the operation Constant with an unusual constant, which is not allowed"
+    )
+
+    def add(graph) -> None:
+        graph.initializer.add(name="empty", data_type=TensorProto.FLOAT, dims=[2**28])
+
+    changed(copy, "cnn", add)
+    expected = f"{copy}/cnn.onnx: is damaged: holds a tensor without all its numbers; export the model again"
+    assert complaint(copy) == expected
+
+
+def test_sizes_made_of_sizes_are_possible(copy: Path) -> None:
+    """Cells are counted, and tensors get the shapes of others, of which some sides are replaced."""
+    operations = """
+        shape = Shape (video) n = Gather (shape, at) sides = Concat <axis = 0> (n, two) pairs = Cast <to = 7> (sides)
+        count = Squeeze (n) counted = Range (from, count, step) numbers = Cast <to = 1> (counted)
+        x = Expand (half, pairs) y = Reshape (x, minus) z = Slice (y, from_, n)
+        most = ReduceMax <keepdims = 0> (numbers) least = ReduceMin <keepdims = 0> (z) zero = Mul (most, least)
+    """
+
+    def change(graph) -> None:
+        from onnx import numpy_helper
+
+        constants = {"at": [0], "two": [2], "from": 0, "step": 1, "minus": [-1], "from_": [0], "half": np.float32(0.5)}
+        graph.initializer.extend(numpy_helper.from_array(np.array(value), name) for name, value in constants.items())
+        graph.node.extend(parsed(operations))
+
+    changed(copy, "decoder", change)
+    assert Runtime(copy).graphs["decoder"].compiled("f32")
+
+
 def test_a_loop_is_refused(copy: Path) -> None:
     from onnx import TensorProto, helper
 
@@ -389,7 +483,7 @@ def test_the_references_are_those_that_onnx_reads(model_folder: Path) -> None:
 
     for name in ("cnn", "policy", "encoder", "decoder"):
         path = model_folder / f"{name}.onnx"
-        found = references(path.read_bytes())
+        found = read_graph(path.read_bytes()).references
         tensors = onnx.load(path, load_external_data=False).graph.initializer
         facts = [{entry.key: entry.value for entry in one.external_data} for one in tensors if one.external_data]
         assert found == [
@@ -443,14 +537,14 @@ def _message(tag: int, body: bytes) -> bytes:
 def test_malformed_protocol_buffers_are_refused_at_once() -> None:
     for content in (b"", b"\x80" * 10_000_000, b"\x3a\xff", b"\x3a\x02\x2a\x7f", b"\x0b", b"\x08"):
         with pytest.raises(BadFile, match=r"^is damaged or not an ONNX graph$"):
-            references(content)
+            read_graph(content)
 
 
 def test_a_graph_of_too_many_fields_is_refused_before_they_are_in_memory() -> None:
-    assert references(b"\x3a\x00" + b"\x42\x00" * (MAX_FIELDS - 1)) == []
+    assert read_graph(b"\x3a\x00" + b"\x42\x00" * (MAX_FIELDS - 1)).references == []
     for content in (b"\x3a\x00" + b"\x42\x00" * MAX_FIELDS, b"\x3a\x80\x80\x80\x01" + b"\x0a\x00" * 2**20):
         with pytest.raises(BadFile, match=r"^holds more than 65,536 fields in one message$"):
-            references(content)
+            read_graph(content)
 
 
 def test_a_reference_in_a_node_is_refused(copy: Path) -> None:

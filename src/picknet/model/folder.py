@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from picknet.config import MAX_CONFIG_BYTES, SYSTEMS_WITHOUT_GRAPHS, BadConfig, Config, load_config
 from picknet.errors import PicknetError
 from picknet.model.manifest import MANIFEST, Fingerprint, read_manifest
-from picknet.model.onnx_file import BadFile, references
+from picknet.model.onnx_file import BadFile, read_graph
+from picknet.model.onnx_sizes import check_sizes
 from picknet.text import Vocabulary
 
 SHIPPED = Path(__file__).parents[1] / "models"
@@ -208,16 +209,19 @@ class ModelFolder:
             raise BadModel(f"{self.path / part}: is cut short: its last line has no end; {EXPORT_AGAIN}")
 
     def _check_graph_file(self, part: str, weights: str, spans: set[tuple[int, int]]) -> None:
-        """Refuse what OpenVINO accepts: bytes added at the end, and weights outside the tensors of the weights file.
+        """Refuse what OpenVINO accepts: bytes added at the end, weights outside the tensors of the weights file, and
+        sizes that take long to compute.
 
         weights: the name of that file. spans: (offset, bytes) of each of its tensors.
         """
         path = self.path / part
+        content = self.read(part)
         try:
-            found = references(self.read(part))
+            graph = read_graph(content)
+            check_sizes(content, graph)
         except BadFile as error:
             raise BadModel(f"{path}: {error}; {EXPORT_AGAIN}") from error
-        for file, offset, num_bytes in found:
+        for file, offset, num_bytes in graph.references:
             if file != weights.encode():
                 raise BadModel(f"{path}: refers to weights outside {weights}, which is not allowed; {EXPORT_AGAIN}")
             if (offset, num_bytes) not in spans:

@@ -55,11 +55,6 @@ million and 77 million; the keys of 30 frames of 14 × 14 cells, 512 numbers eac
 MAX_PRODUCTS = 2**38
 """Multiplications of a graph for one frame or sentence, a few seconds: 2.7e11. The shipped CNN takes 0.9e9, ResNet-152
 1.2e10, and ConvNeXt-XXLarge, among the largest that timm has, 2e11."""
-_LOOPS = ("If", "Loop", "TensorIterator", "GRUSequence", "LSTMSequence", "RNNSequence")
-_TRANSFORMS = ("DFT", "IDFT", "RDFT", "IRDFT", "STFT", "ISTFT")
-REFUSED = frozenset([*_LOOPS, *_TRANSFORMS, "DeformableConvolution", "Einsum", "NonMaxSuppression", "ROIAlign"])
-"""Operations whose work is not to be seen from the sizes of tensors. A graph takes one frame or word: it needs no loop.
-Not a list of those that are possible, since timm has hundreds of networks."""
 MAX_IDLE_REQUESTS = 16
 """Infer requests of a graph that are kept for the next inferences, each with its buffers (0.3 MB for the CNN)."""
 
@@ -359,8 +354,7 @@ def _check_work(path: Path, model: Any, rows: int) -> None:
     total = products = 0
     operations = model.get_ops()
     for operation in operations:
-        if (kind := operation.get_type_name()) in REFUSED:
-            raise BadModel(f"{path}: holds the operation {kind}, whose work has no bound; {EXPORT_AGAIN}")
+        kind = operation.get_type_name()
         for output in operation.outputs():
             if output.partial_shape.rank.is_dynamic or min(sides := _sides(output), default=0) < 0:
                 raise BadModel(f"{path}: the size of {kind}'s output has no bound for {what}; {EXPORT_AGAIN}")
