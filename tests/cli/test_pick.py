@@ -360,3 +360,33 @@ def test_of_a_source_that_is_lost_what_was_picked_is_kept(
     code, out, err = picknet("pick", "http://camera", "--budget", 3, "--out", tmp_path / "frames")
     assert (code, out) == (1, f"{tmp_path}/frames/0001-00h00m00.000s.jpg\n")
     assert err == "picknet: http://camera: lost after 1.0 s (it went dark)\n"
+
+
+@on_linux
+@pytest.mark.parametrize("options", [("--budget", 3, "--format", "csv"), ("--picker", "random", "--format", "base64")])
+def test_a_limit_on_time_changes_no_pick(
+    picknet: Picknet, clips: Path, model_folder: Path, tmp_path: Path, options: tuple[object, ...]
+) -> None:
+    bad = tmp_path / "bad.mp4"
+    bad.write_text("no video")
+    model = () if "random" in options else ("--model", model_folder)
+    command = ("pick", bad, clips / "cat.mp4", clips / "dog.mkv", *options, *model)
+    expected = picknet(*command)
+    assert picknet(*command, "--timeout", 100) == expected
+    assert expected.code == 1
+    assert expected.out.count("\n") > 6
+
+
+@on_linux
+def test_a_video_that_takes_too_long_to_pick_from_is_given_up(
+    picknet: Picknet, clips: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    options = ("--model", model_folder, "--budget", 2, "--out", tmp_path / "frames", "--timeout", 0.1)
+    expected = f"picknet: {clips / 'cat.mp4'}: took longer than 0.1 s and was stopped\n"
+    assert picknet("pick", clips / "cat.mp4", *options) == (1, "", expected)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_live_source_has_no_limit_on_time(picknet: Picknet) -> None:
+    outcome = picknet("pick", "rtsp://127.0.0.1/1", "--budget", 2, "--format", "csv", "--timeout", 5)
+    assert outcome == (2, "", "picknet: --timeout: does not apply to a live source\n")

@@ -3,7 +3,8 @@ import io
 import json
 from pathlib import Path
 
-from command import Picknet
+import pytest
+from command import Picknet, on_linux
 
 
 def test_a_film_that_cannot_be_read_leaves_no_file(picknet: Picknet, model_folder: Path, tmp_path: Path) -> None:
@@ -46,3 +47,31 @@ def test_what_timeline_cannot_read_is_refused_with_a_way_out(picknet: Picknet) -
         "picknet: -: standard input is read by picknet caption and picknet stream only",
         "picknet: file:///tmp/a.mp4: not supported; pass the plain path",
     ]
+
+
+@on_linux
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_a_limit_on_time_changes_no_timeline(
+    picknet: Picknet, clips: Path, model_folder: Path, tmp_path: Path, format: str
+) -> None:
+    bad = tmp_path / "bad.mp4"
+    bad.write_text("no video")
+    films = (bad, clips / "cat.mp4", clips / "dog.mkv")
+    without, limited = (tmp_path / name for name in ("without", "limited"))
+    options = ("timeline", *films, "--model", model_folder, "--format", format)
+    expected = picknet(*options, "--sheet", without)
+    assert picknet(*options, "--sheet", limited, "--timeout", 100) == expected
+    assert {one.name: one.read_bytes() for one in limited.iterdir()} == {
+        one.name: one.read_bytes() for one in without.iterdir()
+    }
+    assert expected.code == 1
+
+
+@on_linux
+def test_a_film_that_takes_too_long_is_given_up(
+    picknet: Picknet, clips: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    options = ("--model", model_folder, "--out", tmp_path / "cat.srt", "--timeout", 0.1)
+    expected = f"picknet: {clips / 'cat.mp4'}: took longer than 0.1 s and was stopped\n"
+    assert picknet("timeline", clips / "cat.mp4", *options) == (1, "", expected)
+    assert not any(tmp_path.iterdir())

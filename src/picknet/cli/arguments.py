@@ -121,6 +121,14 @@ def _set_max_pixels(number: int | None) -> None:
         os.environ[MAX_PIXELS_VARIABLE] = str(number)  # for worker processes as well
 
 
+MANY_VIDEOS = "Many videos"
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS", min=0.1, max=86400, help="Give up on a video after this time.", show_default="never",
+        rich_help_panel=MANY_VIDEOS,
+    ),
+]  # fmt: skip
 MaxPixels = Annotated[
     int | None,
     typer.Option(

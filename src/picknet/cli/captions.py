@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from picknet.cli.arguments import (
+    MANY_VIDEOS,
     OUTPUT,
     BadUsage,
     Beam,
@@ -31,6 +32,7 @@ from picknet.cli.arguments import (
     ResultFormat,
     Seed,
     Style,
+    Timeout,
     Videos,
     check_numbers,
     chosen_picker,
@@ -53,7 +55,6 @@ if TYPE_CHECKING:
 MANY_SCENES = 3
 LONG_SECONDS = 30.0
 """A video with at least this many scenes and seconds is better described by `picknet timeline`."""
-MANY_VIDEOS = "Many videos"
 
 Source = str | BinaryIO
 
@@ -90,13 +91,7 @@ def caption(
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", metavar="N", min=1, help="Number of processes.", rich_help_panel=MANY_VIDEOS)
     ] = 1,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", min=0.1, max=86400, help="Give up on a video after this time.", show_default="never",
-            rich_help_panel=MANY_VIDEOS,
-        ),
-    ] = None,
+    timeout: Timeout = None,
     max_pixels: MaxPixels = None,
 ) -> None:  # fmt: skip
     """Describe each video in one sentence.

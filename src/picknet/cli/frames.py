@@ -1,5 +1,6 @@
 """`picknet pick`."""
 
+import dataclasses
 import functools
 import json
 import signal
@@ -23,6 +24,7 @@ from picknet.cli.arguments import (
     Quiet,
     Rate,
     Seed,
+    Timeout,
     check_numbers,
     chosen_picker,
     display_name,
@@ -117,6 +119,7 @@ def pick(
     frames: Frames = None,
     seed: Seed = 0,
     model: Model = None,
+    timeout: Timeout = None,
     max_pixels: MaxPixels = None,
 ) -> None:  # fmt: skip
     """Save the frames that matter, or print them for a chat model.
@@ -153,53 +156,59 @@ def pick(
             f"{watch.live.name}: a live source, which may have no end; pick from it with --budget N, "
             "without --exact and --picker"
         )
+    if watch and timeout:
+        raise BadUsage("--timeout: does not apply to a live source")
     found, problems = ([watch.live.name], []) if watch else find_videos(videos)
     for problem in problems:
         say(problem)
     if not found:
         raise typer.Exit(1)
 
-    from picknet.captioner import load, picked
-    from picknet.errors import BadSetting
+    from picknet.errors import BadSetting, PicknetError
     from picknet.files import check_folder
     from picknet.show.frames import BadImage
+    from picknet.timeline import csv_row
     from picknet.video.file import UnreadableVideo
     from picknet.video.frame import BadPixels
+    from picknet.workers import LostProcess, TaskTimeout, in_order
 
     if out:
         check_folder(out)  # before a long video is read
     names = [display_name(video) for video in found]
     folders = [out / name for name in own_names(names)] if out and len(found) > 1 else [out] * len(found)
-    chosen: Picker | None = None
-    captioner: Callable[[], Captioner] = functools.cache(lambda: load(model))
-    if picker or not budget:
-        picker = picker or PickerName.picknet
-        chosen = chosen_picker(
-            picker, k=k, change=change, frames=frames, seed=seed, rate=rate, captioner=captioner
-        )
-        if picker is PickerName.picknet:
-            frames = frames or captioner().config.video.num_frames
-    printer = _Printer(format, image_format=image_format.value, max_side=max_side)
+    if not (picker or budget):
+        picker = PickerName.picknet
+    picking = _Picking(
+        model, budget, exact, picker, rate, k, change, frames, seed, format, image_format.value, max_side
+    )
     num_failed = len(problems)
+    if timeout is None:
+        _ = picking.picker  # an error in the model comes before the first result
+    tasks = list(zip(found, names, folders, strict=True))
+    results = in_order(picking, tasks, jobs=1, timeout=timeout, name=lambda task: task[1]) if timeout else None
+    header = csv_row(*COLUMNS) if format is PickFormat.csv else ""
+
+    def write(text: str) -> None:
+        nonlocal header
+        print(printable(header + text), end="", flush=True)
+        header = ""
+
     with video_progress("picking", 0 if watch else len(found)) as progress:
-        for video, name, folder in zip(found, names, folders, strict=True):
+        for video, name, folder in tasks:
             progress.begin(video)
             try:
-                result = (picked if chosen else captioner().picked)(
-                    watch or video,
-                    budget=budget,
-                    exact=exact,
-                    picker=chosen,
-                    num_frames=frames,
-                    on_frame=progress.at,
-                )
-                damage = watch.live.damage if watch else result.damage
+                if results is None:
+                    damage = picking.pick(watch or video, name, folder, write=write, on_frame=progress.at)
+                else:
+                    result = next(results)
+                    if isinstance(result, PicknetError):
+                        raise result
+                    pieces, damage = result
+                    for piece in pieces:
+                        write(piece)
                 if damage:
                     note(f"{name}: {damage}; picked from what could be read")
-                chosen_by = picker.value if picker else "budget"
-                about = {**result.to_dict(), "video": name, "picker": chosen_by, "damage": damage}
-                printer.print(result, about, folder)
-            except (UnreadableVideo, BadSetting) as error:
+            except (UnreadableVideo, BadSetting, LostProcess, TaskTimeout) as error:
                 say(str(error))
                 num_failed += 1
             except (BadPixels, BadImage) as error:  # which know only the frame
@@ -209,13 +218,89 @@ def pick(
         raise typer.Exit((watch.code if watch else 0) or 1)
 
 
-class _Printer:
-    """Writes the picks of one video after the other to their folders, and prints them."""
+@dataclasses.dataclass(frozen=True)
+class _Picking:
+    """What is done with each video. A worker process gets a copy of this object, and loads the model by itself."""
 
-    def __init__(self, format: PickFormat, *, image_format: str, max_side: int | None) -> None:
+    model: str | None
+    budget: int | None
+    exact: bool
+    picker_name: PickerName | None
+    rate: float | None
+    k: int | None
+    change: float | None
+    frames: int | None
+    seed: int
+    format: PickFormat
+    image_format: str
+    max_side: int | None
+
+    def __call__(self, task: tuple[str, str, Path | None]) -> tuple[list[str], str | None]:
+        """A video, its name and its folder -> what is printed, and what is damaged"""
+        pieces: list[str] = []
+        damage = self.pick(*task, write=pieces.append)
+        return pieces, damage
+
+    def pick(
+        self,
+        video: "str | _Watch",
+        name: str,
+        folder: Path | None,
+        *,
+        write: Callable[[str], object],
+        on_frame: Callable[[float], object] = lambda seconds: None,
+    ) -> str | None:
+        """Write the picks of a video to its folder, print them, and return what is damaged."""
+        from picknet.captioner import picked
+
+        picker, frames = self.picker, self.frames
+        if self.picker_name is PickerName.picknet:
+            frames = frames or self.captioner.config.video.num_frames
+        result = (picked if picker else self.captioner.picked)(
+            video, budget=self.budget, exact=self.exact, picker=picker, num_frames=frames, on_frame=on_frame
+        )
+        damage = video.live.damage if isinstance(video, _Watch) else result.damage
+        chosen_by = self.picker_name.value if self.picker_name else "budget"
+        about = {**result.to_dict(), "video": name, "picker": chosen_by, "damage": damage}
+        printer = _Printer(self.format, write, image_format=self.image_format, max_side=self.max_side)
+        printer.print(result, about, folder)
+        return damage
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings alone: neither a captioner nor its picker can be sent to another process."""
+        return {setting.name: getattr(self, setting.name) for setting in dataclasses.fields(self)}
+
+    @functools.cached_property
+    def captioner(self) -> "Captioner":
+        from picknet.captioner import load
+
+        return load(self.model)
+
+    @functools.cached_property
+    def picker(self) -> "Picker | None":
+        """None: the captioner's own, within the budget."""
+        if self.picker_name is None:
+            return None
+        return chosen_picker(
+            self.picker_name,
+            k=self.k,
+            change=self.change,
+            frames=self.frames,
+            seed=self.seed,
+            rate=self.rate,
+            captioner=lambda: self.captioner,
+        )
+
+
+class _Printer:
+    """Writes the picks of a video to its folder, and prints them."""
+
+    def __init__(
+        self, format: PickFormat, write: Callable[[str], object], *, image_format: str, max_side: int | None
+    ) -> None:
         self._format = format
+        self._write = write
         self._options: dict[str, Any] = {"image_format": image_format, "max_side": max_side}
-        self._has_header = False
 
     def print(self, picked: "Picked", about: dict[str, Any], folder: Path | None) -> None:
         """about: the content of index.json, but for the files of the picks."""
@@ -232,21 +317,18 @@ class _Printer:
 
     def _print_path(self, path: Path) -> None:
         if self._format is PickFormat.text:
-            print(printable(str(path)), flush=True)
+            self._write(f"{path}\n")
 
     def _print_index(self, index: dict[str, Any]) -> None:
         from picknet.timeline import csv_row
 
         rows = [{"video": index["video"], **row} for row in index["picks"]]
         if self._format is PickFormat.json:
-            print(json.dumps(index), flush=True)
+            self._write(json.dumps(index) + "\n")
         elif self._format is PickFormat.jsonl:
-            print("".join(json.dumps(row) + "\n" for row in rows), end="", flush=True)
+            self._write("".join(json.dumps(row) + "\n" for row in rows))
         else:
-            lines: list[Sequence[object]] = [[row.get(name) for name in COLUMNS] for row in rows]
-            lines = lines if self._has_header else [COLUMNS, *lines]
-            print(printable("".join(csv_row(*line) for line in lines)), end="", flush=True)
-            self._has_header = True
+            self._write("".join(csv_row(*(row.get(name) for name in COLUMNS)) for row in rows))
 
     def _print_images(self, video: str, frames: Iterable["PickedFrame"]) -> None:
         """base64: a line for each frame; the others: a line for each video."""
@@ -254,13 +336,13 @@ class _Printer:
 
         if self._format is not PickFormat.base64:
             parts = openai_parts if self._format is PickFormat.openai else anthropic_parts
-            print(json.dumps(parts(frames, **self._options)), flush=True)
+            self._write(json.dumps(parts(frames, **self._options)) + "\n")
             return
         for frame in frames:
             encoded = encode(frame, **self._options)
             size = {"width": encoded.width, "height": encoded.height}
             image = {"media_type": encoded.media_type, "data": encoded.base64}
-            print(json.dumps({"video": video, **frame.pick.to_dict(), **size, **image}), flush=True)
+            self._write(json.dumps({"video": video, **frame.pick.to_dict(), **size, **image}) + "\n")
 
 
 class _Watch:

@@ -1,10 +1,12 @@
 """`picknet timeline`."""
 
+import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +21,7 @@ from picknet.cli.arguments import (
     Quiet,
     Rate,
     Style,
+    Timeout,
     Videos,
     check_numbers,
     display_name,
@@ -31,10 +34,10 @@ from picknet.cli.output import format_for, is_special, opened
 from picknet.cli.terminal import note, say, shown, video_progress
 
 if TYPE_CHECKING:
+    from picknet.captioner import Captioner
     from picknet.picking.picker import Pick, Picker
     from picknet.results import Segment
     from picknet.show.page import Thumbnail
-    from picknet.show.storyboard import Storyboard
     from picknet.video.frame import Frame
 
 MAX_THUMBNAILS = 64
@@ -100,6 +103,7 @@ def timeline(
         typer.Option(metavar="X", min=0.001, max=1000, help="Frames to glance at per second."),
     ] = 2.0,
     rate: Rate = None,
+    timeout: Timeout = None,
     max_pixels: MaxPixels = None,
 ) -> None:  # fmt: skip
     """Describe a long video scene by scene, with start and end times.
@@ -123,37 +127,41 @@ def timeline(
     if not found:
         raise typer.Exit(1)
 
-    from picknet.captioner import load
+    from picknet.errors import PicknetError
     from picknet.files import check_folder
-    from picknet.show.storyboard import Storyboard
+    from picknet.model.folder import find_model
     from picknet.video.file import UnreadableVideo
     from picknet.video.frame import BadPixels
+    from picknet.workers import LostProcess, TaskTimeout, in_order
 
     for path in (path for path in (*places, *sheets) if path and not is_special(path)):
         check_folder(path.parent)  # before a long film is read
-    captioner = load(model, style=style)
+    describing = _Describing(model, style, rate, fps, beam, min_confidence)
     if style and (sheet or format in (TimelineFormat.json, TimelineFormat.jsonl, TimelineFormat.csv)):
-        note_no_confidence(captioner, style)
-    picker = captioner.picker if rate is None else captioner.picker_at(rate)
+        note_no_confidence(describing.captioner, style)
+    model_name, _ = find_model(model)
+    tasks = list(zip(found, sheets, strict=True))
+    if timeout is None:
+        _ = describing.captioner  # an error in the model comes before the first film
     num_failed = len(problems)
     has_header = False
     with video_progress("describing", len(found)) as progress:
-        for video, name, place, path in zip(found, names, places, sheets, strict=True):
+        if timeout is None:
+            films: Iterator[Any] = (describing.segments(*task, on_frame=progress.at) for task in tasks)
+        else:
+            films = in_order(describing, tasks, jobs=1, timeout=timeout, name=lambda task: display_name(task[0]))
+        for video, name, place in zip(found, names, places, strict=True):
             progress.begin(video)
-            board = Storyboard(path, title=Path(name).name) if path else None
-            watcher = _Watcher(picker, progress.at, keep=board is not None)
-            segments = _segments(
-                captioner.timeline(video, fps=fps, picker=watcher, beam=beam, min_confidence=min_confidence),
-                video,
-                watcher,
-                board,
-            )
+            segments = next(films)
             prefix = f"{shown(name)}: " if len(found) > 1 and not place and format is TimelineFormat.text else ""
             try:
+                if isinstance(segments, PicknetError):
+                    raise segments
                 # An unreadable film fails here, before the header of its file is written.
-                first = list(itertools.islice(segments, 1))
-                every = itertools.chain(first, segments)
-                pieces = _pieces(format, every, video=video, name=name, model=captioner.name)
+                remaining = iter(segments)
+                first = list(itertools.islice(remaining, 1))
+                every = _noting_damage(itertools.chain(first, remaining), name)
+                pieces = _pieces(format, every, video=video, name=name, model=model_name)
                 with opened(place) as write:
                     if format is TimelineFormat.csv and has_header and not place:
                         next(pieces)  # the header stands once above all films
@@ -162,7 +170,7 @@ def timeline(
                         has_header = True
                 if place and not is_special(place):
                     print(place, flush=True)
-            except UnreadableVideo as error:
+            except (UnreadableVideo, LostProcess, TaskTimeout) as error:
                 say(str(error))
                 num_failed += 1
             except BadPixels as error:  # which knows only the frame
@@ -218,22 +226,61 @@ def _places(
     return format, [out] * len(videos)
 
 
-def _segments(
-    segments: "Iterator[Segment]", video: str, watcher: "_Watcher", board: "Storyboard | None"
-) -> "Iterator[Segment]":
-    """The segments of a film, each of which is drawn into the storyboard as it passes."""
-    damage = None
-    try:
-        for segment in segments:
-            damage = segment.damage
+@dataclasses.dataclass(frozen=True)
+class _Describing:
+    """What is done with each film. A worker process gets a copy of this object, and loads the model by itself."""
+
+    model: str | None
+    style: str | None
+    rate: float | None
+    fps: float
+    beam: int | None
+    min_confidence: float | None
+
+    def __call__(self, task: "tuple[str, Path | None]") -> "list[Segment]":
+        """A film and where its storyboard goes -> its segments"""
+        video, sheet = task
+        return list(self.segments(video, sheet))
+
+    def segments(
+        self, video: str, sheet: Path | None, on_frame: Callable[[float], object] = lambda seconds: None
+    ) -> "Iterator[Segment]":
+        """The segments of a film, each of which is drawn into the storyboard as it passes."""
+        from picknet.show.storyboard import Storyboard
+
+        board = Storyboard(sheet, title=Path(display_name(video)).name) if sheet else None
+        picker = self.captioner.picker if self.rate is None else self.captioner.picker_at(self.rate)
+        watcher = _Watcher(picker, on_frame, keep=board is not None)
+        try:
+            for segment in self.captioner.timeline(
+                video, fps=self.fps, picker=watcher, beam=self.beam, min_confidence=self.min_confidence
+            ):
+                if board:
+                    board.add(segment, watcher.take(segment.picks))
+                yield segment
+        finally:
             if board:
-                board.add(segment, watcher.take(segment.picks))
-            yield segment
-    finally:
-        if board:
-            board.end()  # after Ctrl-C with the segments so far
+                board.end()  # after Ctrl-C with the segments so far
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings alone: a captioner cannot be sent to another process."""
+        return {setting.name: getattr(self, setting.name) for setting in dataclasses.fields(self)}
+
+    @functools.cached_property
+    def captioner(self) -> "Captioner":
+        from picknet.captioner import load
+
+        return load(self.model, style=self.style)
+
+
+def _noting_damage(segments: "Iterable[Segment]", name: str) -> "Iterator[Segment]":
+    """The same segments; afterwards what is damaged in the film is noted."""
+    damage = None
+    for segment in segments:
+        damage = segment.damage
+        yield segment
     if damage:
-        note(f"{display_name(video)}: {damage}; described what could be read")
+        note(f"{name}: {damage}; described what could be read")
 
 
 class _Watcher:
