@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from command import Picknet, on_linux
 
 from picknet.cli.arguments import BadUsage, ResultFormat
 from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened, opened_live
@@ -111,3 +112,22 @@ def test_a_format_that_contradicts_the_suffix_is_wrong_usage() -> None:
         format_for(Path("a.csv"), ResultFormat.json, RESULT_SUFFIXES, default=ResultFormat.text)
     with pytest.raises(BadUsage, match=r"--out a\.doc: unknown suffix; pass --format, or use one of \.txt, \.json,"):
         format_for(Path("a.doc"), None, RESULT_SUFFIXES, default=ResultFormat.text)
+
+
+@on_linux
+@pytest.mark.parametrize("command", ["caption", "timeline", "stream"])
+def test_a_full_device_is_named_as_the_user_named_it(
+    picknet: Picknet, clips: Path, model_folder: Path, command: str
+) -> None:
+    _, out, err = picknet(command, clips / "cat.mp4", "--model", model_folder, "--out", "/dev/full", "--quiet")
+    assert (out, err) == ("", "picknet: /dev/full: cannot be written (No space left on device)\n")
+
+
+@on_linux
+def test_a_file_on_a_full_disk_is_named_also_where_closing_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "open", lambda self, *_, **__: open("/dev/full", "w"))  # noqa: SIM115
+    expected = rf"^{tmp_path}/a.csv: cannot be written \(No space left on device\)$"
+    with pytest.raises(UnwritableFile, match=expected), opened(tmp_path / "a.csv") as write:
+        write("a caption")

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 from picknet.cli.arguments import BadUsage, ResultFormat
 from picknet.cli.terminal import note, printable
@@ -82,7 +82,7 @@ def opened(out: Path | None) -> Iterator[Callable[[str], object]]:
         part.unlink(missing_ok=True)  # it may be a link or a pipe
         file = part.open("x", encoding="utf-8", errors="surrogateescape", newline="")
     try:
-        with file:
+        with _closed(file, out):
             yield write
             with _explained(out):
                 os.fsync(file.fileno())
@@ -120,8 +120,18 @@ def opened_live(out: Path | None) -> Iterator[Callable[[str], object]]:
     with _explained(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         file = out.open("a", encoding="utf-8", errors="surrogateescape", newline="")
-    with file:
+    with _closed(file, out):
         yield write
+
+
+@contextlib.contextmanager
+def _closed(file: TextIO, out: Path) -> Iterator[None]:
+    """Close the file at the end, which writes again what could not be written before."""
+    try:
+        yield
+    finally:
+        with _explained(out):
+            file.close()
 
 
 @contextlib.contextmanager
