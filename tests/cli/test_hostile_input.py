@@ -4,9 +4,12 @@ import json
 import time
 from pathlib import Path
 
+import av
 import pytest
 from clips import write_clip
 from command import Picknet
+
+from picknet.video.frame import Frame
 
 
 def test_the_limit_on_pixels_is_an_option(
@@ -68,3 +71,21 @@ def test_a_film_whose_frames_are_decades_apart_takes_no_time(
     assert code == 0
     assert [pick["seconds"] for pick in json.loads(out)["picks"]][-1] == 10**9 + 1
     assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize("command", ["caption", "timeline", "pick"])
+def test_a_frame_that_cannot_be_scaled_costs_its_video_only(
+    picknet: Picknet, model_folder: Path, clips: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    class Broken:
+        def reformat(self, *_: object, **__: object) -> None:
+            raise av.ArgumentError(22, "Invalid argument")
+
+    scale = Frame._reformatted
+    monkeypatch.setattr(Frame, "_reformatted", lambda frame, _, *size, **how: scale(frame, Broken(), *size, **how))
+    options = ("--budget", 2, "--format", "json") if command == "pick" else ()
+    code, out, err = picknet(command, clips, "--model", model_folder, *options)
+    assert (code, out) == (1, "")
+    for line, name in zip(err.splitlines(), ("cat.mp4", "dog.mkv"), strict=True):
+        assert line.startswith(f"picknet: {clips / name}: the frame at ")
+        assert line.endswith(" s: 96 × 64 pixels of yuv420p cannot be scaled (Invalid argument)")

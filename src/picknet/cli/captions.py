@@ -189,6 +189,7 @@ def _caption_all(
     from picknet.captioner import NothingToCaption
     from picknet.model.folder import find_model
     from picknet.video.file import UnreadableVideo
+    from picknet.video.frame import BadPixels
     from picknet.workers import LostProcess, TaskTimeout, in_order
 
     model, _ = find_model(captioning.model)
@@ -200,6 +201,8 @@ def _caption_all(
     with opened(out) as write, progress("captioning", len(names)) as on_video:
         header = table.header()  # written with the first row: a header alone is no result
         for name, result in zip(names, results, strict=True):
+            if isinstance(result, BadPixels):  # which knows only the frame
+                result = UnreadableVideo(f"{name}: {result}")
             if isinstance(result, UnreadableVideo | NothingToCaption | LostProcess | TaskTimeout):
                 say(str(result))
                 num_failed += 1
