@@ -166,3 +166,9 @@ def test_style_words_begin_a_caption_and_are_never_written() -> None:
     assert [both.first_word(category, "msrvtt") for category in ("music", "sports", None)] == [11, 10, 10]
     assert vocabulary.never_written == [PAD, BOS, UNK, 10]
     assert vocabulary.decode([10, 4, 8, EOS]) == "a dog"
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs /dev/zero")
+def test_words_without_an_end_are_refused():
+    with pytest.raises(BadVocabulary, match=r"^/dev/zero: is too large; possible: at most 4,194,304 bytes$"):
+        Vocabulary.load("/dev/zero")

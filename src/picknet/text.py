@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from picknet import files
 from picknet.errors import PicknetError
@@ -21,6 +20,8 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIAL_WORDS = ("<pad>", "<bos>", "<eos>", "<unk>")
 NEVER_WRITTEN = [PAD, BOS, UNK]
 """Special words that are never part of a generated caption. See also `Vocabulary.never_written`."""
+MAX_WORDS_BYTES = 2**22
+"""Of a file of words: 100,000 of them have one MB."""
 
 
 class BadVocabulary(PicknetError):
@@ -189,7 +190,11 @@ class Vocabulary:
     def load(cls, path: str | os.PathLike[str]) -> Vocabulary:
         """Read a file written by `save`."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            with open(path, "rb") as file:
+                content = file.read(MAX_WORDS_BYTES + 1)
+            if len(content) > MAX_WORDS_BYTES:
+                raise BadVocabulary(f"{path}: is too large; possible: at most {MAX_WORDS_BYTES:,} bytes")
+            text = content.decode().replace("\r\n", "\n")
         except OSError as error:
             raise BadVocabulary(f"{path}: cannot be read ({error.strerror or error})") from error
         except UnicodeDecodeError as error:

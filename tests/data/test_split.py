@@ -627,3 +627,44 @@ def test_a_run_folder_names_the_clips_it_was_validated_on(tmp_path: Path) -> Non
     (tmp_path / "clips.json").write_text("{}")
     with pytest.raises(BadData, match=r"its clips\.json does not name the clips it was validated on$"):
         only(split, tmp_path)
+
+
+# --- Files without an end ---
+
+
+def test_captions_without_an_end_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("picknet.data.reading.MAX_BYTES", 1000)
+    text = '{"videos": [], "sentences": []}'.ljust(1001)
+    said = "is too large or has no end; possible: at most 1,000 bytes of text"
+    name = "train_val_videodatainfo.json"
+    with zipfile.ZipFile(tmp_path / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, text)
+    assert complaint(tmp_path, "msrvtt") == f"{tmp_path}/{name}.zip: {said}"
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+    assert complaint(tmp_path, "msrvtt") == f"{tmp_path}/{name}.gz: {said}"
+    (tmp_path / name).write_text(text)
+    assert complaint(tmp_path, "msrvtt") == f"{tmp_path}/{name}: {said}"
+    (tmp_path / name).write_text(text[:1000])
+    assert "none is listed" in complaint(tmp_path, "msrvtt")
+    with pytest.raises(BadData, match=rf"^/dev/zero: {said}$"):
+        only(Split("msrvtt", "train", (), ()), "/dev/zero")
+
+
+def test_a_device_in_the_place_of_captions_is_no_caption_file(tmp_path: Path) -> None:
+    (tmp_path / "captions.json").symlink_to("/dev/zero")
+    assert complaint(tmp_path, "folder").startswith(f"{tmp_path}: no caption file found in captions/, ")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("1" * 5000, r"Exceeds the limit \(4300"), ('{"a":' * 100_000, "nested too deeply")]
+)
+def test_json_that_python_cannot_hold_is_one_line(tmp_path: Path, content: str, said: str) -> None:
+    make(tmp_path, {"captions.json": content})
+    with pytest.raises(BadData, match=rf"^{tmp_path}/captions.json:1: not a caption file \({said}[^\n]*$"):
+        load_split(tmp_path, dataset="folder", split="train")
+
+
+def test_clips_to_validate_on_of_deep_nesting_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "clips.json").write_text("[" * 100_000)
+    with pytest.raises(BadData, match=rf"^{tmp_path}: its clips.json does not name the clips it was validated on$"):
+        only(Split("msrvtt", "train", (), ()), tmp_path)

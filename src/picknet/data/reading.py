@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from picknet.data import BadData
 from picknet.video.pictures import PICTURE_SUFFIXES
@@ -20,6 +20,10 @@ from picknet.video.pictures import PICTURE_SUFFIXES
 SPLITS = ("train", "val", "test")
 CAPTION_FOLDERS = ("captions", "annotations", "Flickr8k_text", "")
 """Where caption files are searched: the folder names of the data sets' own archives, and the data folder itself."""
+
+
+MAX_BYTES = 2**30
+"""Of a caption file, unpacked. COCO's, the largest of the data sets, have 91 million."""
 
 
 @dataclass
@@ -110,6 +114,14 @@ def no_captions(folder: Path, names: Sequence[str], *, or_packed: bool = False) 
     return BadData(f"{folder}: no caption file found in {places} or the folder itself; looked for {sought}")
 
 
+def read_bytes(file: IO[bytes] | gzip.GzipFile, path: str | os.PathLike[str]) -> bytes:
+    """All of an open file. path: its name, for the error that it has no end."""
+    content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise BadData(f"{path}: is too large or has no end; possible: at most {MAX_BYTES:,} bytes of text")
+    return content
+
+
 def read_text(path: Path) -> str:
     """The text of the file, or of the file inside a zip or gz: UTF-8, with or without a byte-order mark."""
     try:
@@ -118,11 +130,11 @@ def read_text(path: Path) -> str:
                 member = next((name for name in archive.namelist() if Path(name).name == path.stem), None)
                 if member is None:
                     raise BadData(f"{path}: does not contain {path.stem} (files: {', '.join(archive.namelist())})")
-                data = archive.read(member)
-        elif path.suffix == ".gz":
-            data = gzip.decompress(path.read_bytes())
+                with archive.open(member) as file:
+                    data = read_bytes(file, path)
         else:
-            data = path.read_bytes()
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                data = read_bytes(file, path)
     except (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError) as error:
         raise BadData(f"{path}: not a readable {path.suffix[1:]} file ({error})") from error
     except OSError as error:
@@ -167,5 +179,7 @@ def parse_json(path: Path, text: str, line: int = 1) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise BadData(f"{path}:{line + error.lineno - 1}: not JSON ({error.msg}, column {error.colno})") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise BadData(f"{path}:{line}: not a caption file ({error})") from error
     except RecursionError as error:
         raise BadData(f"{path}:{line}: not a caption file (nested too deeply)") from error

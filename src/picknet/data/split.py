@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from picknet.data import BadData, NoSplit, coco, flickr8k, msrvtt, msvd, own
-from picknet.data.reading import SPLITS, find, media_files, number_after
+from picknet.data.reading import SPLITS, find, media_files, number_after, read_bytes
 from picknet.video.file import VIDEO_SUFFIXES
 from picknet.video.pictures import PICTURE_SUFFIXES
 
@@ -130,8 +130,11 @@ def file_facts(path: Path) -> list[str | int]:
 def only(split: Split, path: str | os.PathLike[str]) -> Split:
     """The clips of a split named in a text file, one per line, or in a run folder: those it was validated on."""
     try:
-        folder = Path(path).is_dir()
-        lines = validated_on(Path(path)) if folder else Path(path).read_text(encoding="utf-8").splitlines()
+        if folder := Path(path).is_dir():
+            lines = validated_on(Path(path))
+        else:
+            with open(path, "rb") as file:
+                lines = read_bytes(file, path).decode().splitlines()
     except OSError as error:
         raise BadData(f"{path}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
@@ -152,5 +155,5 @@ def validated_on(run: Path) -> list[str]:
     """The names of the clips that a run was validated on, and so not trained on."""
     try:
         return list(json.loads((run / "clips.json").read_text(encoding="utf-8"))["val"]["used"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadData(f"{run}: its clips.json does not name the clips it was validated on") from error

@@ -20,7 +20,7 @@ from picknet.errors import PicknetError
 from picknet.model.manifest import MANIFEST, Fingerprint, read_manifest
 from picknet.model.onnx_file import BadFile, read_graph
 from picknet.model.onnx_sizes import check_sizes
-from picknet.text import Vocabulary
+from picknet.text import MAX_WORDS_BYTES, Vocabulary
 
 SHIPPED = Path(__file__).parents[1] / "models"
 """The models in the package, a folder each."""
@@ -41,7 +41,7 @@ MAX_WEIGHTS_BYTES = 2**32
 """Of a part with weights, which is mapped into memory, and read once to compute its digest."""
 MAX_BYTES = {
     "config.toml": MAX_CONFIG_BYTES,
-    "words.txt": 2**22,
+    "words.txt": MAX_WORDS_BYTES,
     "card.json": 2**20,
     MANIFEST: 2**20,
     WEIGHTS: MAX_WEIGHTS_BYTES,
