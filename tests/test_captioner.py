@@ -605,6 +605,27 @@ def test_arguments_are_checked_at_the_call_not_at_the_first_result(captioner, fr
         captioner.caption_many("clip.mp4")
 
 
+def test_a_picker_that_holds_all_frames_holds_little_of_large_ones(captioner, tmp_path, monkeypatch):
+    path = write_clip(tmp_path / "clip.mp4", num_frames=12)
+    held = []
+
+    class Holding(KMeansPicker):
+        def pick(self, frames):
+            every = list(frames)
+            held.append({(frame.is_large, frame.thumbnail(1000).shape[:2]) for frame in every})
+            return super().pick(every)
+
+    def caption():
+        return captioner.caption(path, picker=Holding(3, features=captioner.feature, seed=0))
+
+    before = caption()
+    monkeypatch.setattr("picknet.video.frame.LARGE_PICTURE", 5000)
+    after = caption()
+    size = captioner.config.model.image_size
+    assert held == [{(False, (64, 96))}, {(size * size > 5000, (size, size))}]
+    assert (after.picks, after.text, after.log_probability) == (before.picks, before.text, before.log_probability)
+
+
 def test_the_scenes_among_the_picks_are_counted(captioner, frames):
     assert captioner.caption(frames, picker=changes()).num_scenes == 4
     assert captioner.caption(frames[:3], picker=AllPicker()).num_scenes == 1

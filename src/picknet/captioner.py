@@ -291,8 +291,12 @@ class Captioner:
         with open_source(
             source, evenly(count), settings.picker, array_samples=count, shares_cores=True, on_frame=on_frame
         ) as walk:
+            frames = self._shrunk(walk) if looks_ahead(settings.picker) else walk
             described = self.describer.describe(
-                walk.picks(), beam=settings.beam, count=settings.candidates, min_confidence=settings.min_confidence
+                walk.picks(frames),
+                beam=settings.beam,
+                count=settings.candidates,
+                min_confidence=settings.min_confidence,
             )
             damage = walk.damage
         if described is None:
@@ -315,6 +319,13 @@ class Captioner:
             width=walk.width,
             height=walk.height,
         )
+
+    def _shrunk(self, frames: Iterable[Frame]) -> Iterator[Frame]:
+        """For a picker that holds all frames before it picks: of large ones only what a caption is made of."""
+        for frame in frames:
+            if frame.is_large:
+                frame.shrink(self.config.model.image_size)
+            yield frame
 
     def _settings(
         self,

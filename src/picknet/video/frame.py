@@ -126,6 +126,12 @@ class Frame:
         """Whether it takes so much memory that few should be held."""
         return is_large(self._picture.width, self._picture.height)
 
+    def shrink(self, size: int) -> None:
+        """Keep no more than the glance and `pixels(size)`. A thumbnail is squashed from now on."""
+        self.glance()
+        self._picture = av.VideoFrame.from_ndarray(self.pixels(size), format="rgb24")
+        self._pixel_aspect = 1.0
+
     def glance(self) -> NDArray[np.uint8]:
         """The frame small, grey and upright: uint8 (56, 56), 0 black to 255 white, computed once and read-only.
 
