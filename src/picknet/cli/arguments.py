@@ -223,7 +223,6 @@ def chosen_picker(
 ) -> "Picker":
     """The picker of this name; picknet and kmeans need a captioner."""
     from picknet.picking import plain as picking
-    from picknet.picking.hecate import HecatePicker
 
     def learned() -> "Picker":
         if k:
@@ -239,12 +238,17 @@ def chosen_picker(
         rest = (frames or captioner().config.video.num_frames) - 1
         return picking.CoinPicker(min(((k or DEFAULT_K) - 1) / max(rest, 1), 1.0), seed=seed)
 
+    def hecate() -> "Picker":
+        from picknet.picking.hecate import HecatePicker  # which imports a library for pictures
+
+        return HecatePicker(k or DEFAULT_K, seed=seed)
+
     pickers: dict[PickerName, Callable[[], Picker]] = {
         PickerName.picknet: learned,
         PickerName.uniform: lambda: picking.UniformPicker(k or DEFAULT_K),
         PickerName.random: lambda: picking.RandomPicker(k, seed=seed) if k else picking.CoinPicker(seed=seed),
         PickerName.kmeans: lambda: picking.KMeansPicker(k or DEFAULT_K, features=captioner().feature, seed=seed),
-        PickerName.hecate: lambda: HecatePicker(k or DEFAULT_K, seed=seed),
+        PickerName.hecate: hecate,
         PickerName.every: lambda: picking.EveryNthPicker(distance()),
         PickerName.coin: coin,
         PickerName.scene: lambda: picking.SceneChangePicker(change_of(change)),

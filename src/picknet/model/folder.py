@@ -7,11 +7,11 @@ lists sizes and digests of the parts, which are compared as they are read.
 """
 
 import contextlib
-import functools
 import hashlib
 import json
 import math
 import os
+import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,9 +96,12 @@ class ModelFolder:
         self.path = Path(path)
         self.manifest: dict[str, Fingerprint] | None = None
         """What the parts were when the folder was written; None where nothing says so."""
+        self._lock = threading.Lock()
+        self._weights_digest: str | None = None
         self._check_complete()
         if is_sealed:
             self._check_sizes()
+            self._digest_ahead()
         self.card = self._read_card()
         self.config = self._read_config()
         self.vocabulary = self._read_vocabulary()
@@ -119,9 +122,24 @@ class ModelFolder:
         self._compare(part, Fingerprint(len(content), hashlib.sha256(content).hexdigest()))
         return content
 
-    @functools.cached_property
+    @property
     def weights_digest(self) -> str:
-        """SHA-256 of the weights, which are compared with the manifest."""
+        """SHA-256 of the weights, which are compared with the manifest. The first caller computes it, others wait."""
+        with self._lock:
+            if self._weights_digest is None:
+                self._weights_digest = self._digest_weights()
+            return self._weights_digest
+
+    def _digest_ahead(self) -> None:
+        """Compute the digest in the background, while all else is read. An error is for whoever needs the digest."""
+
+        def digest() -> None:
+            with contextlib.suppress(BadModel, OSError):
+                _ = self.weights_digest
+
+        threading.Thread(target=digest, name="picknet-digest", daemon=True).start()
+
+    def _digest_weights(self) -> str:
         digests = hashlib.sha256()
         for part in (WEIGHTS, POLICY_WEIGHTS):
             found = Fingerprint.of(self.path / part)

@@ -44,8 +44,6 @@ ONE_BY_ONE = frozenset({"cnn", "policy"})
 policy half as long. The numbers are the same."""
 MOSTLY_WEIGHTS = frozenset({"decoder"})
 """Graphs whose weights are read in 8 bits by a processor that has no 16-bit arithmetic: a word takes half the time."""
-CACHED = frozenset({"cnn", "policy"})
-"""Graphs that are cached on disk once compiled. The others are mostly weights, as slow to read as to compile."""
 _CONVERTER = "openvino.tools.ovc"
 MAX_ROWS = 100
 """The widest beam: so many sentences may have the same step. Of more, sizes are not checked."""
@@ -144,8 +142,9 @@ class Graph:
         elif self._side_by_side:
             del settings["PERFORMANCE_HINT"]
             settings["NUM_STREAMS"] = settings["INFERENCE_NUM_THREADS"] = str(num_cores())
-        entry = f"{self.name}-{self._fingerprint(settings)}" if self.name in CACHED else None
-        if entry and (stored := cache.read(entry)) is not None:
+        is_in_eight_bits = self.name in MOSTLY_WEIGHTS and precision == "f16" and not _has_f16()
+        entry = f"{self.name}-{self._fingerprint(settings, is_in_eight_bits)}"
+        if (stored := cache.read(entry)) is not None:
             try:
                 return _core().import_model(stored, "CPU", settings)
             except RuntimeError:
@@ -154,18 +153,17 @@ class Graph:
         if self.name not in ONE_BY_ONE:
             self._checked(rows=MAX_ROWS)
             model = self.model
-        if self.name in MOSTLY_WEIGHTS and precision == "f16" and not _has_f16():
+        if is_in_eight_bits:
             model = in_eight_bits(model, _openvino().opset13)
         try:
             compiled = _core().compile_model(model, "CPU", settings)
         except RuntimeError as error:
             raise BadModel(f"{self._path}: cannot be compiled ({last_line(error)}); {EXPORT_AGAIN}") from error
-        if entry:
-            exported = io.BytesIO()
-            compiled.export_model(exported)
-            # Released at once: in Python 3.12, garbage collection of a BytesIO that still has a view may crash.
-            with exported.getbuffer() as content:
-                cache.write(entry, content)
+        exported = io.BytesIO()
+        compiled.export_model(exported)
+        # Released at once: in Python 3.12, garbage collection of a BytesIO that still has a view may crash.
+        with exported.getbuffer() as content:
+            cache.write(entry, content)
         return compiled
 
     def _checked(self, *, rows: int) -> Any:
@@ -179,11 +177,12 @@ class Graph:
         _check_work(self._path, model, rows)
         return model
 
-    def _fingerprint(self, settings: Mapping[str, str]) -> str:
+    def _fingerprint(self, settings: Mapping[str, str], is_in_eight_bits: bool) -> str:
         """Changes with everything a compiled graph depends on: model, machine, OpenVINO's version, settings."""
         machine = [str(_core().get_property("CPU", key)) for key in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")]
         facts = [_openvino().get_version(), *machine, *(f"{key}={value}" for key, value in settings.items())]
         facts += [self._folder.weights_digest, "one by one" if self.name in ONE_BY_ONE else "any number"]
+        facts += ["8 bits"] * is_in_eight_bits
         return hashlib.sha256("\n".join(facts).encode() + self._folder.read(f"{self.name}.onnx")).hexdigest()[:32]
 
     @property
