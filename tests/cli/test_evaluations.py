@@ -628,6 +628,30 @@ def test_the_style_that_is_calibrated_is_that_of_the_data_set(
     assert "--fold-model: the clips of folds have the model's own style, but msrvtt is another" in err
 
 
+def test_a_style_is_calibrated_on_clips_whose_captions_have_another(
+    picknet: Picknet, calibratable: tuple[Path, Path], attending_folder: Path, tmp_path: Path
+) -> None:
+    _, data = calibratable
+    model = unsealed(attending_folder, tmp_path / "styled")
+    options = ("calibrate", "--model", model, "--data", f"folder={data}", "--style")
+    code, out, err = picknet(*options, "msrvtt")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == f"{model}: the confidence of captions in the style of msrvtt"
+    assert out.splitlines()[2] == "fitted on           40 clips of folder val"
+    assert list(json.loads((model / "card.json").read_text())["confidence"]) == ["msrvtt"]
+    assert load(model, style="msrvtt").confidence_note is None
+    assert load(model).confidence_note is not None
+    run = tmp_path / "fold"  # whose model writes in the style, too, for clips in the own style
+    shutil.copytree(model, run / "model")
+    (run / "clips.json").write_text(json.dumps({"val": {"used": [f"{number}" for number in range(50, 70)]}}))
+    assert picknet(*options, "msrvtt", "--fold-model", run).code == 0
+    told = json.loads((model / "card.json").read_text())["confidence"]["msrvtt"]["fitted_on"]
+    assert told.startswith("40 clips of folder val and 20 clips of folder train")
+    code, out, err = picknet(*options, "coco")
+    assert (code, out) == (1, "")
+    assert err == f"picknet: style is 'coco', which the model {model} was not trained on; possible: msrvtt\n"
+
+
 def test_if_no_confidence_can_be_fitted_the_card_is_unchanged(
     picknet: Picknet, calibratable: tuple[Path, Path]
 ) -> None:

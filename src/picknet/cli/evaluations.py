@@ -300,6 +300,14 @@ def calibrate(
             metavar="RUN", help="The run of a fold, for the training clips that it has not seen; repeat it for each.",
         ),
     ] = None,
+    style: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STYLE",
+            help="Another of the model's styles, whose captions are compared with people's of the same clips.",
+            show_default="that of the data set",
+        ),
+    ] = None,
     tags: Annotated[
         list[str] | None,
         typer.Option(
@@ -354,6 +362,7 @@ def calibrate(
       picknet calibrate --model runs/msvd --data msvd/
       picknet calibrate --model runs/msvd --data msvd/ --fold-model runs/fold1 --fold-model runs/fold2
       picknet calibrate --model runs/msvd --data msrvtt=msrvtt/ --split all
+      picknet calibrate --model runs/msvd --data msrvtt=msrvtt/ --split all --style coco
 
     It is fitted for captions in the style of the data set: one of the model's other styles, or else its own. The
     weights are stored in the model's card.json, and picknet info shows how good they are.
@@ -372,15 +381,17 @@ def calibrate(
     from picknet.study.tag_learning import learn
 
     ((name, folder),) = ((found.dataset, found.folder) for found in data_folders([data], dataset.value))
-    captioner = load(model)
-    if name in (styles := captioner.runtime.vocabulary.styles):
-        if fold_model:
-            raise BadUsage(f"--fold-model: the clips of folds have the model's own style, but {name} is another")
+    captioner = load(model, style=style)
+    styles = captioner.runtime.vocabulary.styles
+    if fold_model and name in styles:
+        raise BadUsage(f"--fold-model: the clips of folds have the model's own style, but {name} is another")
+    if style is None and name in styles:
         captioner = load(model, style=name)
+    calibrated = style or name
     parts = [(captioner, load_split(folder, dataset=name, split=split.value))]
     if fold_model:
         train = load_split(folder, dataset=name, split="train")
-        parts += [(load(run), only(train, run)) for run in fold_model]
+        parts += [(load(run, style=style), only(train, run)) for run in fold_model]
     card = captioner.runtime.folder / CARD
     with written_whole(card) as same:  # minutes before there is a new card, find out whether it can be written
         same.write_bytes(card.read_bytes())
@@ -388,16 +399,17 @@ def calibrate(
     for option, asked in (("--tags-weight", tags_weight), ("--forecast", forecast), ("--critic", critic)):
         if asked and not tags and not captioner.runtime.tags:
             raise BadUsage(f"{option}: the model {captioner.name} has no tags; let it learn some with --tags")
-    if match_weight and not forecast and not captioner.runtime.match(name):
-        raise BadUsage(f"--match-weight: the model {captioner.name} has no match for {name}; add --forecast")
+    if match_weight and not forecast and not captioner.runtime.match(calibrated):
+        raise BadUsage(f"--match-weight: the model {captioner.name} has no match for {calibrated}; add --forecast")
     if captioner.runtime.tags and not tags and not all(writer.runtime.tags for writer, _ in parts):
         raise BadUsage("--fold-model: the model has tags, which each fold's model has to learn as well: add --tags")
-    if captioner.runtime.forecast(name) and not forecast:
+    if captioner.runtime.forecast(calibrated) and not forecast:
         raise BadUsage(
-            f"--data: the model has a forecast for {name}, which may have been learned from these clips: add "
+            f"--data: the model has a forecast for {calibrated}, which may have been learned from these clips: add "
             "--forecast, so that each clip is judged by one that was not"
         )
-    if captioner.runtime.critic(name) and not critic and not all(writer.runtime.critic(name) for writer, _ in parts):
+    critics = [writer.runtime.critic(calibrated) for writer, _ in parts]
+    if critics[0] and not critic and not all(critics):
         raise BadUsage(
             "--fold-model: the model has a critic, which each fold's model has to learn as well: add --critic"
         )
@@ -414,7 +426,7 @@ def calibrate(
         for writer, clips in parts:
             writer.runtime.tags, forecasts = learn(
                 writer,
-                style=name,
+                style=calibrated,
                 tags=of_tags,
                 forecast=of_forecast,
                 held_back=clips.clips,
@@ -424,7 +436,7 @@ def calibrate(
             unaware.append(forecasts)
             if critic and (known := writer.runtime.tags):
                 judge = learn_critic(writer, of_critic, held_back=clips.clips, on_clip=lambda clip: advance())
-                writer.runtime.tags = dataclasses.replace(known, critics={**known.critics, name: judge})
+                writer.runtime.tags = dataclasses.replace(known, critics={**known.critics, calibrated: judge})
     if tags_weight is None:
         tags_weight = captioner.describer.writer.tags_weight
     if match_weight is None:
@@ -432,8 +444,8 @@ def calibrate(
     for writer, _ in parts:
         sentences = writer.describer.writer
         sentences.tags_weight, sentences.match_weight = tags_weight, match_weight
-        sentences.forecast, sentences.match = writer.runtime.forecast(name), writer.runtime.match(name)
-        sentences.critic = writer.runtime.critic(name)
+        sentences.forecast, sentences.match = writer.runtime.forecast(calibrated), writer.runtime.match(calibrated)
+        sentences.critic = writer.runtime.critic(calibrated)
     samples, missing = [], []
     with progress("captioning", held_back) as advance:
         for (writer, clips), forecasts in zip(parts, unaware, strict=True):
@@ -456,12 +468,12 @@ def calibrate(
             write_card(runtime.folder, old, runtime.config, runtime.vocabulary)
         with renewed(runtime.folder, TAGS):
             runtime.tags.save(runtime.folder / TAGS)
-    write_card(runtime.folder, with_entry(old, name, facts, styles=styles), runtime.config, runtime.vocabulary)
-    result = {"model": captioner.name, "style": name, **facts}
+    write_card(runtime.folder, with_entry(old, calibrated, facts, styles=styles), runtime.config, runtime.vocabulary)
+    result = {"model": captioner.name, "style": calibrated, **facts}
     with opened(out) as write:
         if format is ResultFormat.text:
             lines = [
-                f"{captioner.name}: the confidence of captions in the style of {name}",
+                f"{captioner.name}: the confidence of captions in the style of {calibrated}",
                 *(f"{label:20}{text}".rstrip() for label, text in report(facts)),
                 *_missing_text(missing, "with --format json"),
                 f"written to {card}",
