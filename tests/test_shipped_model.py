@@ -98,7 +98,7 @@ UNSEEN = {
 }
 
 
-@pytest.mark.parametrize("style", [None, "msrvtt"])
+@pytest.mark.parametrize("style", [None, "msrvtt", "coco", "flickr8k"])
 @pytest.mark.parametrize("name", UNSEEN)
 def test_titles_and_screens_get_no_invented_people(style, name):
     pictures = [UNSEEN[name]] * 3
