@@ -21,6 +21,7 @@ import openvino.opset13 as ops
 from timing import ROOT, alternate, parser, ratio, save, times
 
 import picknet
+from picknet.model.eight_bits import in_eight_bits
 from picknet.model.runtime import EncoderState, Runtime
 from picknet.video.file import Video
 
@@ -43,22 +44,6 @@ def quantised_cnn(graph: ov.Model, frames: list[np.ndarray]) -> ov.Model:
     return nncf.quantize(graph.clone(), nncf.Dataset(frames), preset=nncf.QuantizationPreset.MIXED)
 
 
-def quantised_weights(graph: ov.Model) -> ov.Model:
-    """The graph with its matrices in 8 bits."""
-    graph = graph.clone()
-    for node in graph.get_ops():
-        if node.get_type_name() != "MatMul" or node.input(1).get_partial_shape().is_dynamic:
-            continue
-        weight = ov.Core().compile_model(ov.Model([node.input_value(1)], []), "CPU", {})([])[0]
-        rows = weight if node.get_attributes()["transpose_b"] else weight.T
-        scale = np.abs(rows).max(axis=1, keepdims=True).astype(np.float32) / 127
-        small = ops.convert(ops.constant(np.rint(rows / scale).astype(np.int8)), "f32")
-        product = ops.matmul(node.input_value(0), ops.multiply(small, ops.constant(scale)), False, True)
-        for target in node.output(0).get_target_inputs():
-            target.replace_source_output(product.output(0))
-    return graph
-
-
 def cnns(runtime: Runtime, pixels: list[np.ndarray], calibration: list[np.ndarray]) -> dict[str, Outputs]:
     graph = runtime.graphs["cnn"].model
     requests = {"32": compiled(graph, "f32"), "16": compiled(graph, "f16")}
@@ -76,7 +61,7 @@ def decoders(runtime: Runtime, memory: EncoderState) -> dict[str, Outputs]:
     requests = {
         "32": compiled(graph, "f32"),
         "16": compiled(graph, "f16"),
-        "8": compiled(quantised_weights(graph), "f32"),
+        "8": compiled(in_eight_bits(graph, ops), "f32"),
     }
     given = {
         "words": np.arange(10, 15),
