@@ -70,11 +70,11 @@ def test_products_of_what_is_computed_stay_as_they_are():
 
 
 @pytest.mark.parametrize(("has_f16", "precision", "expected"), [
-    (False, "f16", ["decoder"]),
+    (False, "f16", ["encoder", "decoder"]),
     (True, "f16", []),
     (False, "f32", []),
 ])  # fmt: skip
-def test_only_the_decoder_of_a_processor_without_16_bits_has_weights_in_8(
+def test_encoder_and_decoder_of_a_processor_without_16_bits_have_weights_in_8(
     model_folder, monkeypatch: pytest.MonkeyPatch, has_f16: bool, precision: str, expected: list[str]
 ):
     monkeypatch.setenv("PICKNET_CACHE", "")  # a cached graph is not made again

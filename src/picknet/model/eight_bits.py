@@ -1,7 +1,7 @@
 """Weights in 8 bits, for processors that compute in 32.
 
-Before each word the decoder multiplies a few rows by all of its weights, 29 MB in 32 bits: most of the time goes into
-reading them. In 8 bits they are a quarter of that.
+For each pick the encoder, and for each word the decoder, multiplies a few rows by all of its weights, 13 and 29 MB in
+32 bits: most of the time goes into reading them. In 8 bits they are a quarter of that.
 """
 
 from typing import Any

@@ -22,7 +22,7 @@ __all__ = ["PRECISION", "EncoderState", "PendingFeatures", "Runtime"]
 Array = NDArray[Any]
 
 PRECISION = {"cnn": "f16", "policy": "f32", "encoder": "f16", "decoder": "f16"}
-"""What each graph computes in. A processor without f16 uses f32, and for the decoder weights in 8 bits.
+"""What each graph computes in. A processor without f16 uses f32, and for encoder and decoder weights in 8 bits.
 
 On ARM, f16 makes EfficientNet-Lite2 1.7 times as fast, and encoder and decoder, most of whose time goes into reading
 weights, 1.6 and 1.8 times. Features are then some 3 % off, and log-probabilities of words 0.03. That changes the words
