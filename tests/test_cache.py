@@ -71,6 +71,12 @@ def test_a_damaged_entry_counts_as_missing(place: Path, damage) -> None:
     assert cache.read("a") == b"content"
 
 
+def test_an_entry_under_the_name_of_another_counts_as_missing(place: Path) -> None:
+    cache.write("a", b"content")
+    (place / "a.picknet").rename(place / "b.picknet")
+    assert cache.read("b") is None
+
+
 def test_the_least_recently_used_entries_are_deleted_and_other_files_stay(place: Path) -> None:
     place.mkdir()
     (place / "letter.txt").write_text("not an entry")

@@ -253,6 +253,26 @@ def is_running(process: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd/0").exists(), reason="open files are read from /proc")
+def leaves_a_file(task: tuple[Path, bool]) -> None:
+    path, is_stubborn = task
+    if is_stubborn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        path.touch()
+        time.sleep(100)
+    finally:
+        path.rename(path.with_suffix(".done"))
+
+
+@pytest.mark.parametrize("is_stubborn", [False, True])
+def test_a_worker_that_is_ended_may_leave_its_files_in_order(tmp_path: Path, is_stubborn: bool) -> None:
+    start = time.perf_counter()
+    (result,) = in_order(leaves_a_file, [(tmp_path / "file", is_stubborn)], jobs=1, timeout=3)
+    assert isinstance(result, TaskTimeout)
+    assert [path.name for path in tmp_path.iterdir()] == ["file" if is_stubborn else "file.done"]
+    assert time.perf_counter() - start < 20
+
+
 def test_workers_do_not_read_what_is_typed() -> None:
     assert list(in_order(stdin, [None], jobs=2)) == [os.devnull]
 

@@ -46,7 +46,7 @@ def read(name: str) -> bytes | None:
             os.utime(path)  # it was used just now
     except OSError:
         return None
-    return content if _checksum(content) == checksum else None
+    return content if _checksum(name, content) == checksum else None
 
 
 def write(name: str, content: bytes | memoryview) -> None:
@@ -58,14 +58,14 @@ def write(name: str, content: bytes | memoryview) -> None:
         written_whole(place / f"{name}{SUFFIX}") as temporary,
         temporary.open("wb") as file,
     ):
-        file.write(_checksum(content))
+        file.write(_checksum(name, content))
         file.write(content)
     _prune(place)
 
 
-def _checksum(content: bytes | memoryview) -> bytes:
-    """CRC-32, against damage: much faster than a cryptographic digest where the processor does not help with that."""
-    return zlib.crc32(content).to_bytes(_CHECKSUM_BYTES)
+def _checksum(name: str, content: bytes | memoryview) -> bytes:
+    """CRC-32, against damage and mix-ups: much faster than a cryptographic digest without help of the processor."""
+    return zlib.crc32(content, zlib.crc32(name.encode())).to_bytes(_CHECKSUM_BYTES)
 
 
 def _prune(place: Path) -> None:

@@ -14,7 +14,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from queue import LifoQueue, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from picknet.errors import PicknetError
 
@@ -32,6 +32,8 @@ AHEAD_PER_JOB = 8
 """Tasks per worker that are read before the results of earlier ones are taken: queued, at work, or done."""
 AHEAD_PER_THREAD = 2
 """The same per thread: fewer, since tasks and results of threads may be large."""
+GRACE_SECONDS = 1.0
+"""A worker that is ended has so long to leave its files in order: pictures get an index, temporary files go."""
 WAKE_SECONDS = 1.0
 """A thread that waits for results wakes up after so many seconds, so that it notices Ctrl-C in any case."""
 
@@ -120,6 +122,8 @@ def _processes(
             yield threads, do
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.interrupt()
             for worker in workers:
                 worker.close()
 
@@ -228,9 +232,15 @@ class Worker:
                 exit_code = self._end()
         return LostProcess(f"{name}: two worker processes died (last exit code {exit_code})")
 
-    def close(self) -> None:
+    def interrupt(self) -> None:
+        """Begin to close it, without waiting."""
         with self._lock:
             self._is_closed = True
+            if self._process is not None:
+                self._process.terminate()
+
+    def close(self) -> None:
+        self.interrupt()
         self._end()
 
     def _start(self) -> Connection | None:
@@ -254,6 +264,8 @@ class Worker:
             process, self._process, self._connection = self._process, None, None
             if process is None:
                 return None
+            process.terminate()
+            process.join(GRACE_SECONDS)
             process.kill()
             process.join()
             return process.exitcode
@@ -268,29 +280,42 @@ def _block_ctrl_c() -> None:
 
 # --- In a worker process ---
 
+_ENDED = 143
+"""Its exit code after SIGTERM."""
+
 
 def _serve(connection: Connection, work: Work, number: int, jobs: int) -> None:
-    """Do tasks until the connection is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
+    """Do tasks until the connection is closed, or the parent ends this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    signal.signal(signal.SIGTERM, _unwind)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what is typed is for the parent
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[number::jobs] or cores)  # FFmpeg and OpenVINO start a thread for each of these
-    with contextlib.suppress(EOFError, OSError):  # the parent is gone
-        connection.send(None)
-        while True:
-            task = connection.recv()
-            try:
-                result = _result_or_error(work, task)
-            except Exception as error:  # noqa: BLE001
-                result = error  # a bug; the parent raises it
-            try:
-                connection.send(result)
-            except OSError:
-                raise
-            except Exception as error:  # noqa: BLE001
-                connection.send(TypeError(f"{type(result).__name__}: cannot be sent by a worker ({error})"))
+    try:
+        with contextlib.suppress(EOFError, OSError):  # the parent is gone
+            connection.send(None)
+            while True:
+                task = connection.recv()
+                try:
+                    result = _result_or_error(work, task)
+                except Exception as error:  # noqa: BLE001
+                    result = error  # a bug; the parent raises it
+                try:
+                    connection.send(result)
+                except OSError:
+                    raise
+                except Exception as error:  # noqa: BLE001
+                    connection.send(TypeError(f"{type(result).__name__}: cannot be sent by a worker ({error})"))
+    except SystemExit:
+        os._exit(_ENDED)  # at once, whatever its libraries still do
+
+
+def _unwind(*_: object) -> NoReturn:
+    """Let what the process is doing leave its files in order."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(_ENDED)
 
 
 def _end_with_parent() -> None:

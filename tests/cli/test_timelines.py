@@ -44,7 +44,7 @@ def test_what_timeline_cannot_read_is_refused_with_a_way_out(picknet: Picknet) -
     code, _, err = picknet("timeline", "-", "file:///tmp/a.mp4")
     assert code == 1
     assert err.splitlines() == [
-        "picknet: -: standard input is read by picknet caption and picknet stream only",
+        "picknet: -: standard input is read by picknet caption, stream and pick --budget, and has to be alone",
         "picknet: file:///tmp/a.mp4: not supported; pass the plain path",
     ]
 

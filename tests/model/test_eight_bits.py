@@ -61,6 +61,21 @@ def test_a_small_matrix_stays_as_it_is():
     assert not whole_matrices(in_eight_bits(model_of(weights, turned=False, half=False), operations))
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float64])
+def test_weights_that_are_not_multiplied_in_32_bits_stay_as_they_are(kind: type):
+    rows = operations.parameter([-1, 256], kind, name="rows")
+    stored = operations.constant(np.ones(SIZES, kind))
+    model = openvino.Model([operations.matmul(rows, stored, False, True)], [rows])
+    assert not whole_matrices(in_eight_bits(model, operations))
+
+
+def test_a_transposition_that_changes_nothing_is_not_taken_for_one():
+    rows = operations.parameter([-1, 256], np.float32, name="rows")
+    stored = operations.transpose(operations.constant(np.ones((256, 256), np.float32)), [0, 1])
+    model = openvino.Model([operations.matmul(rows, stored, False, True)], [rows])
+    assert not whole_matrices(in_eight_bits(model, operations))
+
+
 def test_products_of_what_is_computed_stay_as_they_are():
     left, right = (operations.parameter([300, 300], np.float32, name=name) for name in ("left", "right"))
     model = openvino.Model([operations.matmul(left, right, False, False)], [left, right])

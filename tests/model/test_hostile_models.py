@@ -16,6 +16,7 @@ from folders import unsealed
 from picknet.errors import PicknetError
 from picknet.model.folder import DEFAULT_MODEL, MAX_BYTES, MAX_PART_BYTES, PARTS, SHIPPED, BadModel, ModelFolder
 from picknet.model.onnx_file import MAX_FIELDS, BadFile, Reference, read_graph
+from picknet.model.onnx_sizes import MAX_NODES
 from picknet.model.runtime import Runtime
 
 
@@ -342,6 +343,13 @@ def test_sizes_made_of_many_constants_are_refused_before_openvino_computes_them(
         ("zero = EyeLike (half)", "is not a graph that OpenVINO can read (picknet knows no operation 'EyeLike')"),
         ("zero = another.Neg (half)", "holds an operation that is not one of ONNX"),
         ("zero = Reshape (half, ones)", "makes Reshape return more dimensions than 32, the most that are possible"),
+        ("zero = Tile (half, ones)", "makes Tile return more dimensions than 32, the most that are possible"),
+        ("zero = LRN <size = 9999> (half)", "is not a graph that OpenVINO can read (picknet knows no operation 'LRN')"),
+        (f"zero = Concat <axis = 0> ({'half, ' * 256}half)", "gives Concat 257 inputs: at most 256 are possible"),
+        (
+            "".join(f"x{n + 1} = Neg (x{n}) " for n in range(257)),
+            "has more operations on constants and sizes than 256, the most that are possible",
+        ),
         ("x = Neg (y) y = Neg (half) zero = Neg (x)", "is damaged: Neg reads what nothing before it computes"),
         ("half = Neg (words) zero = Neg (half)", "is damaged: the output of Neg has the name of another tensor"),
     ],
@@ -349,7 +357,16 @@ def test_sizes_made_of_many_constants_are_refused_before_openvino_computes_them(
 def test_little_that_becomes_much_is_refused_before_openvino_reads_it(
     copy: Path, operations: str, expected: str
 ) -> None:
-    assert of_the_words(copy, *parsed(operations), half=np.float32([0.5]), ones=[1] * 33) == expected
+    constants = {"half": np.float32([0.5]), "x0": np.float32([0.5]), "ones": [1] * 33}
+    assert of_the_words(copy, *parsed(operations), **constants) == expected
+
+
+def test_a_graph_of_too_many_operations_is_refused(copy: Path) -> None:
+    from onnx import helper
+
+    nodes = [helper.make_node("Neg", ["words"], [f"x{number}"]) for number in range(MAX_NODES)]
+    expected = rf"holds 4,\d\d\d operations: at most {MAX_NODES:,} are possible"
+    assert re.fullmatch(expected, of_the_words(copy, *nodes))
 
 
 def test_dimensions_are_counted_however_they_are_added(copy: Path) -> None:
@@ -420,8 +437,8 @@ def test_a_graph_that_multiplies_for_hours_is_refused(copy: Path) -> None:
 
     make = helper.make_node
     nodes = [make("ConstantOfShape", ["square"], ["x0"])]
-    nodes += [make("MatMul", [f"x{place}", "x0"], [f"x{place + 1}"]) for place in range(12)]
-    nodes += [make("ReduceMean", ["x12"], ["zero"], keepdims=0)]
+    nodes += [make("MatMul", [f"x{place}", "x0"], [f"x{place + 1}"]) for place in range(3)]
+    nodes += [make("ReduceMean", ["x3"], ["zero"], keepdims=0)]
     complaint = of_the_words(copy, *nodes, square=[8000, 8000])
     assert re.match(r"computes 512,000,\d+,\d+ products for a single frame or sentence: at most 274,877,", complaint)
 
@@ -538,6 +555,34 @@ def test_malformed_protocol_buffers_are_refused_at_once() -> None:
     for content in (b"", b"\x80" * 10_000_000, b"\x3a\xff", b"\x3a\x02\x2a\x7f", b"\x0b", b"\x08"):
         with pytest.raises(BadFile, match=r"^is damaged or not an ONNX graph$"):
             read_graph(content)
+
+
+OPERATION = b"\x0a\x01x\x12\x01y\x22\x04Loop"
+"""y = Loop (x), the fields of a node."""
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        OPERATION + b"\x25Relu",  # a kind in four bytes, not after its length
+        OPERATION + b"\x21Softsign",  # in eight bytes
+        b"\x0a\x01x\x12\x01y\x22\x04Relu" + b"\xa2\x80\x80\x80\x10\x04Loop",  # a number of more than 32 bits
+        OPERATION + b"\x02\x04Relu",  # a field without a number
+    ],
+)
+def test_fields_that_other_readers_skip_or_read_otherwise_are_refused(hidden: bytes) -> None:
+    graph = _message(1 << 3 | 2, OPERATION)
+    assert [node.kind for node in read_graph(_message(7 << 3 | 2, graph)).nodes] == ["Loop"]
+    with pytest.raises(BadFile, match="is damaged or not an ONNX graph"):
+        read_graph(_message(7 << 3 | 2, _message(1 << 3 | 2, hidden)))
+
+
+def test_a_tensor_of_millions_of_dimensions_is_refused_before_they_are_in_memory() -> None:
+    many = _message(1 << 3 | 2, b"\x01" * 10_000_000)
+    start = time.perf_counter()
+    with pytest.raises(BadFile, match="holds a tensor of more dimensions than 32"):
+        read_graph(_message(7 << 3 | 2, _message(5 << 3 | 2, many)))
+    assert time.perf_counter() - start < 2
 
 
 def test_a_graph_of_too_many_fields_is_refused_before_they_are_in_memory() -> None:

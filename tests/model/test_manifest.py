@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command import on_linux
 
 from picknet.config import load_config
 from picknet.model.card import write_card
@@ -75,11 +76,26 @@ def test_a_folder_without_a_manifest_can_be_used(copy: Path) -> None:
     assert ModelFolder(copy).manifest is None
 
 
+INFINITE = '{"parts": {"words.txt": {"bytes": 1e999, "sha256": ""}}}'
+
+
 def test_a_malformed_manifest_is_an_error(copy: Path) -> None:
-    for content in ("", "{", "[]", '{"parts": 1}', '{"parts": {"words.txt": 1}}', "[" * 100_000):
+    for content in ("", "{", "[]", '{"parts": 1}', '{"parts": {"words.txt": 1}}', INFINITE, "[" * 100_000):
         (copy / "manifest.json").write_text(content)
         with pytest.raises(BadModel, match=r"manifest\.json: is not a manifest \(.*\); export the model again$"):
             ModelFolder(copy)
+
+
+@on_linux
+@pytest.mark.parametrize("part", ["weights.safetensors", "policy.safetensors"])
+def test_weights_that_become_a_pipe_or_disappear_are_an_error(copy: Path, part: str) -> None:
+    folder = ModelFolder(copy, is_sealed=False)
+    (copy / part).unlink()
+    with pytest.raises(BadModel, match=rf"{part}: cannot be read \(No such file"):
+        _ = folder.weights_digest
+    os.mkfifo(copy / part)
+    with pytest.raises(BadModel, match=rf"{part}: cannot be read \(is not a regular file\)"):
+        _ = folder.weights_digest
 
 
 def test_the_manifest_follows_a_new_card(copy: Path) -> None:

@@ -290,7 +290,8 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     problems: list[str] = []
     for argument in arguments:
         if argument == "-":
-            problems.append("-: standard input is read by picknet caption and picknet stream only")
+            readers = "picknet caption, stream and pick --budget"
+            problems.append(f"-: standard input is read by {readers}, and has to be alone")
             continue
         # A name that exists is not a pattern, whatever brackets are in it.
         matches = [argument] if exists(argument) else matching(argument)

@@ -134,7 +134,7 @@ def caption(
             jobs=jobs,
             timeout=timeout,
             out=out,
-            table=_Table(format, has_names=len(names) > 1, num_candidates=candidates or 0),
+            table=_Table(format, has_names=len(names) + len(problems) > 1, num_candidates=candidates or 0),
         )
     if num_failed:
         raise typer.Exit(1)

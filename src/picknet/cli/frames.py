@@ -175,7 +175,8 @@ def pick(
     if out:
         check_folder(out)  # before a long video is read
     names = [display_name(video) for video in found]
-    folders = [out / name for name in own_names(names)] if out and len(found) > 1 else [out] * len(found)
+    is_one = len(found) + len(problems) == 1
+    folders = [out / name for name in own_names(names)] if out and not is_one else [out] * len(found)
     if not (picker or budget):
         picker = PickerName.picknet
     picking = _Picking(

@@ -114,7 +114,8 @@ def timeline(
       picknet timeline film.mp4 --out film.srt --sheet storyboard.png
       picknet timeline films/ --format edl --out lists/
 
-    --out collects the segments in FILE.part, which becomes FILE at the end of the film.
+    --out collects the segments in FILE.part, which becomes FILE at the end of the film. With --timeout the segments of
+    a film come together at its end, and those of a film that took longer are lost.
     """
     check_numbers([PickerName.picknet], None, None, rate)
     out = None if str(out) == "-" else out
@@ -144,6 +145,7 @@ def timeline(
     if timeout is None:
         _ = describing.captioner  # an error in the model comes before the first film
     num_failed = len(problems)
+    has_names = format is TimelineFormat.text and len(found) + len(problems) > 1
     has_header = False
     with video_progress("describing", len(found)) as progress:
         if timeout is None:
@@ -153,7 +155,7 @@ def timeline(
         for video, name, place in zip(found, names, places, strict=True):
             progress.begin(video)
             segments = next(films)
-            prefix = f"{shown(name)}: " if len(found) > 1 and not place and format is TimelineFormat.text else ""
+            prefix = f"{shown(name)}: " if has_names and not place else ""
             try:
                 if isinstance(segments, PicknetError):
                     raise segments

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import lzma
 import os
 import re
 import unicodedata
@@ -135,7 +136,7 @@ def read_text(path: Path) -> str:
         else:
             with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
                 data = read_bytes(file, path)
-    except (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, RuntimeError) as error:
+    except (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
         raise BadData(f"{path}: not a readable {path.suffix[1:]} file ({error})") from error
     except OSError as error:
         raise BadData(f"{path}: cannot be read ({error.strerror or error})") from error

@@ -38,11 +38,24 @@ def in_eight_bits(model: Any, operations: Any) -> Any:
 
 def _weights(product: Any) -> Array | None:
     """The matrix that rows are multiplied by, (to, from); None where it is small, or no constant."""
+    if {product.get_input_element_type(port).get_type_name() for port in range(2)} != {"f32"}:
+        return None
     node, to_first = product.input_value(1).get_node(), product.get_attributes()["transpose_b"]
     while (kind := node.get_type_name()) in ("Convert", "Transpose"):
-        to_first ^= kind == "Transpose"  # of a matrix, so its sides change places
+        if kind == "Transpose":
+            if not _swaps(node):
+                return None
+            to_first = not to_first
         node = node.input_value(0).get_node()
+        if node.get_output_element_type(0).get_type_name() not in ("f16", "f32"):
+            return None
     if kind != "Constant" or len(node.shape) != 2 or np.prod(node.shape) < MIN_WEIGHTS:
         return None
     weights = node.data.astype(np.float32)
     return weights if to_first else np.ascontiguousarray(weights.T)
+
+
+def _swaps(transposition: Any) -> bool:
+    """Whether it makes columns of rows, and does nothing else."""
+    order = transposition.input_value(1).get_node()
+    return bool(order.get_type_name() == "Constant" and list(order.data) == [1, 0])

@@ -134,7 +134,7 @@ class ModelFolder:
         """Compute the digest in the background, while all else is read. An error is for whoever needs the digest."""
 
         def digest() -> None:
-            with contextlib.suppress(BadModel, OSError):
+            with contextlib.suppress(BadModel):
                 _ = self.weights_digest
 
         threading.Thread(target=digest, name="picknet-digest", daemon=True).start()
@@ -142,7 +142,10 @@ class ModelFolder:
     def _digest_weights(self) -> str:
         digests = hashlib.sha256()
         for part in (WEIGHTS, POLICY_WEIGHTS):
-            found = Fingerprint.of(self.path / part)
+            try:
+                found = Fingerprint.of(self.path / part)
+            except OSError as error:
+                raise BadModel(f"{self.path / part}: cannot be read ({error.strerror})") from error
             self._compare(part, found)
             digests.update(bytes.fromhex(found.sha256))
         return digests.hexdigest()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from picknet.files import write_text
+from picknet.files import open_regular, write_text
 
 MANIFEST = "manifest.json"
 
@@ -28,7 +28,7 @@ class Fingerprint(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> "Fingerprint":
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             return cls(os.fstat(file.fileno()).st_size, digest)
 
@@ -40,7 +40,7 @@ def read_manifest(folder: Path) -> dict[str, Fingerprint] | None:
         return {part: Fingerprint(int(one["bytes"]), str(one["sha256"])) for part, one in stored["parts"].items()}
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 

@@ -5,6 +5,7 @@ enough that it refers to nothing.
 """
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 _GRAPH = 7
@@ -20,14 +21,31 @@ _INT, _TENSOR, _FLOATS, _INTS = 3, 5, 7, 8
 """Values of an attribute (AttributeProto)."""
 _SIMPLE_FIELDS = {1, 2, _INT, _TENSOR, _FLOATS, _INTS, 13, 20}
 """Of an attribute: its name, type and text, and numbers that are all there."""
+_Kinds = Mapping[int, tuple[int, ...]]
+"""Fields that hold numbers -> how they are encoded: 0 with a variable length, 1 and 5 in eight and four bytes, 2 many
+after their length."""
+_NO_NUMBERS: _Kinds = {}
+_OF_LENGTH = (2,)
+_NUMBERS_OF_MODEL: _Kinds = {1: (0,), 5: (0,)}
+_NUMBERS_OF_ATTRIBUTE: _Kinds = {2: (5,), _INT: (0,), _FLOATS: (2, 5), _INTS: (0, 2), 20: (0,)}
+_NUMBERS_OF_TENSOR: _Kinds = {
+    _DIMS: (0, 2), 2: (0,), 4: (2, 5), 5: (0, 2), 7: (0, 2), 10: (1, 2), 11: (0, 2), 14: (0,)
+}  # fmt: skip
+_NUMBERS_OF_TYPE: _Kinds = {1: (0,)}
+"""Of a tensor's type: that of its numbers."""
 _WORD = b"location"
 """A reference to another file has this key, however it is encoded."""
 _FACT = re.compile(rb"\x0a(.)(location|offset|length)\x12([\x00-\x7f])(.*)", re.DOTALL)
 """One fact about where data are: a key after its length, and a value after its length."""
+_MAX_TAG = 2**32
 _MAX_VARINT = 10
 """Bytes of a variable-length integer of 64 bits."""
+_CONTINUED = bytes(range(128, 256))
+"""Bytes of a variable-length integer that another follows."""
 MAX_FIELDS = 2**16
 """Of a message: a graph has one for each operation and each tensor, that of the shipped CNN 1,200."""
+MAX_RANK = 32
+"""Dimensions of a tensor. Networks have tensors of up to 6."""
 _DAMAGED = "is damaged or not an ONNX graph"
 _UNUSUAL = "refers to weights in an unusual way, which is not allowed"
 
@@ -80,7 +98,7 @@ class Graph(NamedTuple):
 
 def read_graph(content: bytes) -> Graph:
     """The graph of an ONNX file. Raises `BadFile` for anything unusual."""
-    model = _fields(content, 0, len(content))
+    model = _fields(content, 0, len(content), _NUMBERS_OF_MODEL)
     if sum(number == _GRAPH for number, _, _ in model) != 1 or not _MODEL_FIELDS.issuperset(part[0] for part in model):
         raise BadFile(_DAMAGED)
     inputs, tensors, nodes = {}, [], []
@@ -104,7 +122,7 @@ def constants_of(content: bytes, node: Node) -> list[Tensor]:
     """The tensors, numbers and lists of numbers in an operation's attributes."""
     found = []
     for start, stop in node.attributes:
-        fields = _fields(content, start, stop)
+        fields = _fields(content, start, stop, _NUMBERS_OF_ATTRIBUTE)
         numbers = [number for number, _, _ in fields]
         if not _SIMPLE_FIELDS.issuperset(numbers) or numbers.count(_TENSOR) > 1:
             raise BadFile(f"holds the operation {node.kind} with an unusual constant, which is not allowed")
@@ -113,7 +131,7 @@ def constants_of(content: bytes, node: Node) -> list[Tensor]:
             if number == _TENSOR:
                 found.append(_tensor(content, first, last))
             elif number == _INTS:
-                length += len(_varints(content, first, last))
+                length += len(content[first:last].translate(None, _CONTINUED))
             elif number == _FLOATS:
                 length += (last - first) // 4
         if length:
@@ -123,7 +141,9 @@ def constants_of(content: bytes, node: Node) -> list[Tensor]:
 
 def integers_of(content: bytes, node: Node) -> list[int]:
     """The attributes of an operation that are one integer each; those below zero as if they were large."""
-    fields = [field for start, stop in node.attributes for field in _fields(content, start, stop)]
+    fields = [
+        field for start, stop in node.attributes for field in _fields(content, start, stop, _NUMBERS_OF_ATTRIBUTE)
+    ]
     return [_varint(content, start, stop)[0] for number, start, stop in fields if number == _INT]
 
 
@@ -145,8 +165,10 @@ def _node(content: bytes, start: int, stop: int) -> Node:
 
 def _tensor(content: bytes, start: int, stop: int) -> Tensor:
     name, shape, facts = b"", [], []
-    for number, first, last in _fields(content, start, stop):
+    for number, first, last in _fields(content, start, stop, _NUMBERS_OF_TENSOR):
         if number == _DIMS:
+            if last - first > MAX_RANK * _MAX_VARINT:
+                raise BadFile(f"holds a tensor of more dimensions than {MAX_RANK}, the most that are possible")
             shape += _varints(content, first, last)
         elif number == _TENSOR_NAME:
             name = content[first:last]
@@ -161,8 +183,13 @@ def _input(content: bytes, start: int, stop: int) -> tuple[bytes, int]:
     """The name of an input and its number of dimensions: ValueInfoProto, its type, that of a tensor, and the shape."""
     fields = _fields(content, start, stop)
     name = b"".join(content[first:last] for number, first, last in fields if number == 1)
-    for field in (2, 1, 2):
-        fields = [part for number, first, last in fields if number == field for part in _fields(content, first, last)]
+    for field, numbers in ((2, _NO_NUMBERS), (1, _NUMBERS_OF_TYPE), (2, _NO_NUMBERS)):
+        fields = [
+            part
+            for number, first, last in fields
+            if number == field
+            for part in _fields(content, first, last, numbers)
+        ]
     return name, sum(number == 1 for number, _, _ in fields)
 
 
@@ -182,8 +209,12 @@ def _is_number(text: bytes) -> bool:
     return text.isdigit() and len(text) <= 20
 
 
-def _fields(content: bytes, position: int, stop: int) -> list[tuple[int, int, int]]:
-    """The number of each field of a message, and where its content starts and stops; numbers have no content."""
+def _fields(content: bytes, position: int, stop: int, numbers: _Kinds = _NO_NUMBERS) -> list[tuple[int, int, int]]:
+    """The number of each field of a message, and where its content starts and stops.
+
+    numbers: the fields that hold numbers, and how; all others hold a string or a message. Readers of protocol buffers
+    skip a field that is encoded otherwise, so it is refused: nothing may be read here that they do not read.
+    """
     found: list[tuple[int, int, int]] = []
     while position < stop:
         if len(found) == MAX_FIELDS:
@@ -193,8 +224,10 @@ def _fields(content: bytes, position: int, stop: int) -> list[tuple[int, int, in
             position += 1
         else:
             tag, position = _varint(content, position, stop)
-        kind = tag & 7
-        if kind == 2:  # a string or a message, after its length
+        kind, number = tag & 7, tag >> 3
+        if not 8 <= tag < _MAX_TAG or kind not in numbers.get(number, _OF_LENGTH):
+            raise BadFile(_DAMAGED)
+        if kind == 2:
             if position < stop and (length := content[position]) < 0x80:
                 start = position + 1
             else:
@@ -203,13 +236,11 @@ def _fields(content: bytes, position: int, stop: int) -> list[tuple[int, int, in
         elif kind == 0:
             start = position
             _, position = _varint(content, position, stop)
-        elif kind in (1, 5):  # eight or four bytes
-            start, position = position, position + (8 if kind == 1 else 4)
         else:
-            raise BadFile(_DAMAGED)
+            start, position = position, position + (8 if kind == 1 else 4)
         if position > stop:
             raise BadFile(_DAMAGED)
-        found.append((tag >> 3, start, position))
+        found.append((number, start, position))
     return found
 
 

@@ -9,10 +9,14 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from picknet.model.onnx_file import BadFile, Graph, Node, Tensor, constants_of, integers_of
+from picknet.model.onnx_file import MAX_RANK, BadFile, Graph, Node, Tensor, constants_of, integers_of
 
-MAX_RANK = 32
-"""Dimensions of a tensor. Networks have tensors of up to 6."""
+MAX_NODES = 2**12
+"""Operations of a graph. The shipped CNN has 329."""
+MAX_INPUTS = 256
+"""Of an operation. Those of the shipped model have at most 8."""
+MAX_COMPUTED = 256
+"""Operations of constants and sizes only. The shipped CNN has 68."""
 MAX_SIZES = 256
 """Numbers of which a size may be computed, in each tensor. Those of a padding are twice as many as dimensions."""
 
@@ -40,7 +44,7 @@ _OF_DATA = [
 _OTHERS = [
     *("ArgMax", "ArgMin", "AveragePool", "Celu", "Clip", "Constant", "ConstantOfShape", "Cos", "CumSum"),
     *("DepthToSpace", "Dropout", "Elu", "Erf", "Exp", "Expand", "Flatten", "Gelu", "GlobalAveragePool"),
-    *("GlobalMaxPool", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LRN", "LeakyRelu", "Log", "LogSoftmax"),
+    *("GlobalMaxPool", "HardSigmoid", "HardSwish", "IsInf", "IsNaN", "LeakyRelu", "Log", "LogSoftmax"),
     *("LpNormalization", "MaxPool", "Mish", "Pad", "Range", "Reciprocal", "ReduceL1", "ReduceL2"),
     *("ReduceLogSumExp", "ReduceSumSquare", "Relu", "Resize", "Selu", "Shape", "Sigmoid", "Sin", "Size", "Softmax"),
     *("Softplus", "Softsign", "SpaceToDepth", "Split", "Tanh", "ThresholdedRelu", "Tile", "TopK", "Trilu"),
@@ -53,7 +57,7 @@ _ONLY_SIZES = frozenset(["ConstantOfShape", "Range"])
 
 
 _FOLLOWED = frozenset(
-    [*_ELEMENTWISE, *_KEEPING, *_REDUCTIONS, "Concat", "ConstantOfShape", "Expand", "Gather", "Shape", "Size"]
+    [*_ELEMENTWISE, *_KEEPING, *_REDUCTIONS, "Concat", "ConstantOfShape", "Expand", "Gather", "Shape", "Size", "Tile"]
 )
 """By which sizes are computed of others, or that give a tensor more dimensions than their inputs have."""
 
@@ -75,7 +79,12 @@ def check_sizes(content: bytes, graph: Graph) -> None:
     """
     values = {name: _Value(rank, math.inf, False) for name, rank in graph.inputs.items()}
     values |= {tensor.name: _constant(tensor) for tensor in graph.tensors}
+    num_computed = 0
+    if len(graph.nodes) > MAX_NODES:
+        raise BadFile(f"holds {len(graph.nodes):,} operations: at most {MAX_NODES:,} are possible")
     for node in graph.nodes:
+        if len(node.inputs) > MAX_INPUTS:
+            raise BadFile(f"gives {node.kind} {len(node.inputs):,} inputs: at most {MAX_INPUTS} are possible")
         if node.kind in _UNBOUNDED:
             raise BadFile(f"holds the operation {node.kind}, whose work has no bound")
         if node.kind not in POSSIBLE:
@@ -84,6 +93,9 @@ def check_sizes(content: bytes, graph: Graph) -> None:
             value = _output(content, node, [values[name] for name in node.inputs if name])
         except KeyError as error:
             raise BadFile(f"is damaged: {node.kind} reads what nothing before it computes") from error
+        num_computed += value.is_constant and node.kind != "Constant"
+        if num_computed > MAX_COMPUTED:
+            raise BadFile(f"has more operations on constants and sizes than {MAX_COMPUTED}, the most that are possible")
         if value.rank > MAX_RANK:
             raise BadFile(f"makes {node.kind} return more dimensions than {MAX_RANK}, the most that are possible")
         for name in node.outputs:
@@ -147,10 +159,10 @@ def _rank(kind: str, inputs: Sequence[_Value], rank: float) -> float:
         return max(first.rank + last.rank - 1, 0)
     if kind == "ConstantOfShape":
         return last.numbers
-    if kind in ("Expand", "Reshape", "Unsqueeze"):
+    if kind in ("Expand", "Reshape", "Tile", "Unsqueeze"):
         if len(inputs) < 2:
             raise BadFile(f"is of an old kind: {kind} has one input")
-        least = {"Expand": rank, "Unsqueeze": first.rank + last.numbers, "Reshape": 0}
+        least = {"Expand": rank, "Unsqueeze": first.rank + last.numbers, "Reshape": 0, "Tile": rank}
         return max(last.numbers, least[kind])
     return rank
 
