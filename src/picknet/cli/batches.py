@@ -27,6 +27,7 @@ from picknet.cli.arguments import (
     needing,
 )
 from picknet.cli.terminal import many, note, progress_bars, shows_progress
+from picknet.errors import PicknetError
 
 if TYPE_CHECKING:
     from picknet.batch.run import Engine, Summary
@@ -172,6 +173,10 @@ def batch(
         from picknet.batch import Kind, Shard, Work, run
         from picknet.batch.table import Format
 
+    try:
+        part = Shard.parse(shard)
+    except PicknetError as error:
+        raise BadUsage(f"--{error}") from error
     kind = Kind.timeline if timeline else Kind.frames if frames else Kind.captions
     work = Work(
         kind=kind,
@@ -194,7 +199,7 @@ def batch(
             work,
             engine=_engine(engine, jobs=jobs, timeout=timeout, address=address, cores_per_actor=cores_per_actor),
             format=Format(format),
-            shard=Shard.parse(shard),
+            shard=part,
             column=column,
             retry_errors=retry_errors,
             on_progress=on_progress,
