@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from picknet.errors import PicknetError
-from picknet.workers import AHEAD_PER_JOB, LostProcess, TaskTimeout, as_finished, in_order, read_ahead
+from picknet.workers import (
+    AHEAD_PER_JOB,
+    LostProcess,
+    TaskTimeout,
+    as_finished,
+    in_order,
+    items_in_order,
+    read_ahead,
+)
 
 SAMPLE = Path(__file__).resolve().parents[1] / "samples" / "cockatoo.mp4"
 
@@ -271,6 +279,43 @@ def test_a_worker_that_is_ended_may_leave_its_files_in_order(tmp_path: Path, is_
     assert isinstance(result, TaskTimeout)
     assert [path.name for path in tmp_path.iterdir()] == ["file" if is_stubborn else "file.done"]
     assert time.perf_counter() - start < 20
+
+
+def counts(task: tuple[int, str]) -> Iterator[int]:
+    """Some numbers; then there are no more, or something happens."""
+    number, ending = task
+    yield from range(number)
+    if ending == "refuses":
+        raise PicknetError("is refused")
+    if ending == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if ending == "hangs":
+        time.sleep(100)
+
+
+def test_items_of_a_task_come_one_by_one_from_a_worker() -> None:
+    tasks = [(3, "ends"), (2, "refuses"), (0, "ends"), (1, "dies"), (2, "hangs"), (1, "ends")]
+    found: list[object] = []
+    for items in items_in_order(counts, tasks, timeout=5, name=str):
+        found.append([])
+        try:
+            for item in items:
+                found[-1].append(item)
+        except PicknetError as error:
+            found.append(str(error))
+    assert found == [
+        [0, 1, 2],
+        *([0, 1], "is refused"),
+        [],
+        *([0], "(1, 'dies'): its worker process died (exit code -9)"),
+        *([0, 1], "(2, 'hangs'): took longer than 5 s and was stopped"),
+        [0],
+    ]
+
+
+def test_a_task_whose_items_are_not_all_taken_does_not_mix_with_the_next() -> None:
+    found = [next(items) for items in items_in_order(counts, [(3, "hangs"), (2, "ends")], timeout=60)]
+    assert found == [0, 0]
 
 
 def test_workers_do_not_read_what_is_typed() -> None:

@@ -14,7 +14,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from queue import LifoQueue, SimpleQueue
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from picknet.errors import PicknetError
 
@@ -97,6 +97,23 @@ def as_finished(
                 return
             for future in _done(ahead):
                 yield ahead.pop(future), _checked(future.result())
+
+
+def items_in_order(
+    work: Work, tasks: Iterable[Any], *, timeout: float, name: Callable[[Any], str] = str
+) -> Iterator[Iterator[Any]]:
+    """For each task the items of work(task), which is an iterator, as they come from a worker process.
+
+    What the work raises is raised, and `TaskTimeout` and `LostProcess` as well. A task whose items are not all taken is
+    ended with the next.
+    """
+    worker = Worker(work, timeout=timeout)
+    with ThreadPoolExecutor(1, initializer=_block_ctrl_c) as thread:
+        try:
+            for task in tasks:
+                yield worker.items(task, name(task), thread)
+        finally:
+            worker.close()
 
 
 @contextlib.contextmanager
@@ -232,6 +249,32 @@ class Worker:
                 exit_code = self._end()
         return LostProcess(f"{name}: two worker processes died (last exit code {exit_code})")
 
+    def items(self, task: Any, name: str, thread: ThreadPoolExecutor) -> Iterator[Any]:
+        """See `items_in_order`. thread: starts the process."""
+        assert self._timeout is not None
+        ends = time.monotonic() + self._timeout
+        is_done = False
+        try:
+            connection = thread.submit(self._start).result()
+            if connection is None:
+                return
+            connection.send(task)
+            while connection.poll(max(ends - time.monotonic(), 0.0)):
+                found = connection.recv()
+                if isinstance(found, _Item):
+                    yield found.value
+                    continue
+                is_done = True
+                if found is not None:
+                    raise found
+                return
+            raise TaskTimeout(f"{name}: took longer than {self._timeout:g} s and was stopped")
+        except (EOFError, ConnectionError) as error:
+            raise LostProcess(f"{name}: its worker process died (exit code {self._end()})") from error
+        finally:
+            if not is_done:
+                self._end()
+
     def interrupt(self) -> None:
         """Begin to close it, without waiting."""
         with self._lock:
@@ -302,6 +345,8 @@ def _serve(connection: Connection, work: Work, number: int, jobs: int) -> None:
                     result = _result_or_error(work, task)
                 except Exception as error:  # noqa: BLE001
                     result = error  # a bug; the parent raises it
+                if isinstance(result, Iterator):
+                    result = _send_items(connection, result)
                 try:
                     connection.send(result)
                 except OSError:
@@ -310,6 +355,24 @@ def _serve(connection: Connection, work: Work, number: int, jobs: int) -> None:
                     connection.send(TypeError(f"{type(result).__name__}: cannot be sent by a worker ({error})"))
     except SystemExit:
         os._exit(_ENDED)  # at once, whatever its libraries still do
+
+
+class _Item(NamedTuple):
+    """One of many results of a task."""
+
+    value: Any
+
+
+def _send_items(connection: Connection, items: Iterator[Any]) -> Exception | None:
+    """Send each item; what came of the task: None, or the exception that ended it."""
+    try:
+        for item in items:
+            connection.send(_Item(item))
+    except ConnectionError:  # the parent is gone
+        raise
+    except Exception as error:  # noqa: BLE001
+        return error
+    return None
 
 
 def _unwind(*_: object) -> NoReturn:

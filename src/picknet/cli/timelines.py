@@ -114,8 +114,7 @@ def timeline(
       picknet timeline film.mp4 --out film.srt --sheet storyboard.png
       picknet timeline films/ --format edl --out lists/
 
-    --out collects the segments in FILE.part, which becomes FILE at the end of the film. With --timeout the segments of
-    a film come together at its end, and those of a film that took longer are lost.
+    --out collects the segments in FILE.part, which becomes FILE at the end of the film.
     """
     check_numbers([PickerName.picknet], None, None, rate)
     out = None if str(out) == "-" else out
@@ -128,12 +127,11 @@ def timeline(
     if not found:
         raise typer.Exit(1)
 
-    from picknet.errors import PicknetError
     from picknet.files import check_folder
     from picknet.model.folder import find_model
     from picknet.video.file import UnreadableVideo
     from picknet.video.frame import BadPixels
-    from picknet.workers import LostProcess, TaskTimeout, in_order
+    from picknet.workers import LostProcess, TaskTimeout, items_in_order
 
     for path in (path for path in (*places, *sheets) if path and not is_special(path)):
         check_folder(path.parent)  # before a long film is read
@@ -151,18 +149,15 @@ def timeline(
         if timeout is None:
             films: Iterator[Any] = (describing.segments(*task, on_frame=progress.at) for task in tasks)
         else:
-            films = in_order(describing, tasks, jobs=1, timeout=timeout, name=lambda task: display_name(task[0]))
+            films = items_in_order(describing, tasks, timeout=timeout, name=lambda task: display_name(task[0]))
         for video, name, place in zip(found, names, places, strict=True):
             progress.begin(video)
             segments = next(films)
             prefix = f"{shown(name)}: " if has_names and not place else ""
             try:
-                if isinstance(segments, PicknetError):
-                    raise segments
                 # An unreadable film fails here, before the header of its file is written.
-                remaining = iter(segments)
-                first = list(itertools.islice(remaining, 1))
-                every = _noting_damage(itertools.chain(first, remaining), name)
+                first = list(itertools.islice(segments, 1))
+                every = _noting_damage(itertools.chain(first, segments), name)
                 pieces = _pieces(format, every, video=video, name=name, model=model_name)
                 with opened(place) as write:
                     if format is TimelineFormat.csv and has_header and not place:
@@ -239,10 +234,9 @@ class _Describing:
     beam: int | None
     min_confidence: float | None
 
-    def __call__(self, task: "tuple[str, Path | None]") -> "list[Segment]":
+    def __call__(self, task: "tuple[str, Path | None]") -> "Iterator[Segment]":
         """A film and where its storyboard goes -> its segments"""
-        video, sheet = task
-        return list(self.segments(video, sheet))
+        return self.segments(*task)
 
     def segments(
         self, video: str, sheet: Path | None, on_frame: Callable[[float], object] = lambda seconds: None
