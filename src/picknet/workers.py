@@ -104,8 +104,8 @@ def items_in_order(
 ) -> Iterator[Iterator[Any]]:
     """For each task the items of work(task), which is an iterator, as they come from a worker process.
 
-    What the work raises is raised, and `TaskTimeout` and `LostProcess` as well. A task whose items are not all taken is
-    ended with the next.
+    What the work raises is raised, and `TaskTimeout` and `LostProcess` as well. The items of one task are taken before
+    those of the next; closing an iterator early ends its task.
     """
     worker = Worker(work, timeout=timeout)
     with ThreadPoolExecutor(1, initializer=_block_ctrl_c) as thread:
@@ -243,8 +243,7 @@ class Worker:
                 connection.send(task)
                 if connection.poll(self._timeout):
                     return connection.recv()
-                self._end()
-                return TaskTimeout(f"{name}: took longer than {self._timeout:g} s and was stopped")
+                return self._stopped(name)
             except (EOFError, OSError):
                 exit_code = self._end()
         return LostProcess(f"{name}: two worker processes died (last exit code {exit_code})")
@@ -268,7 +267,7 @@ class Worker:
                 if found is not None:
                     raise found
                 return
-            raise TaskTimeout(f"{name}: took longer than {self._timeout:g} s and was stopped")
+            raise self._stopped(name)
         except (EOFError, ConnectionError) as error:
             raise LostProcess(f"{name}: its worker process died (exit code {self._end()})") from error
         finally:
@@ -301,6 +300,10 @@ class Worker:
             self._process, self._connection = process, connection
         connection.recv()  # it has started; the timeout is for tasks
         return connection
+
+    def _stopped(self, name: str) -> TaskTimeout:
+        self._end()
+        return TaskTimeout(f"{name}: took longer than {self._timeout:g} s and was stopped")
 
     def _end(self) -> int | None:
         with self._lock:

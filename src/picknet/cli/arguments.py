@@ -1,6 +1,8 @@
 """Arguments and options that several commands share: videos, results, models, pickers, data."""
 
 import contextlib
+import dataclasses
+import functools
 import glob
 import itertools
 import math
@@ -8,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -255,6 +257,51 @@ def chosen_picker(
         PickerName.all: picking.AllPicker,
     }
     return pickers[name]()
+
+
+@dataclasses.dataclass(frozen=True)
+class WithModel:
+    """What is done with each video. A worker process gets a copy of this object, and loads the model by itself."""
+
+    model: str | None
+    style: str | None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings alone: neither a captioner nor its picker can be sent to another process."""
+        return {setting.name: getattr(self, setting.name) for setting in dataclasses.fields(self)}
+
+    @functools.cached_property
+    def captioner(self) -> "Captioner":
+        from picknet.captioner import load
+
+        return load(self.model, style=self.style)
+
+
+@dataclasses.dataclass(frozen=True)
+class WithPicker(WithModel):
+    """The same, for commands with any picker."""
+
+    picker_name: PickerName | None
+    """None: whatever the captioner picks."""
+    rate: float | None
+    k: int | None
+    change: float | None
+    frames: int | None
+    seed: int
+
+    @functools.cached_property
+    def picker(self) -> "Picker | None":
+        if self.picker_name is None:
+            return None
+        return chosen_picker(
+            self.picker_name,
+            k=self.k,
+            change=self.change,
+            frames=self.frames,
+            seed=self.seed,
+            rate=self.rate,
+            captioner=lambda: self.captioner,
+        )
 
 
 def change_of(change: float | None) -> float:

@@ -2,13 +2,12 @@
 
 import contextlib
 import dataclasses
-import functools
 import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
@@ -34,8 +33,8 @@ from picknet.cli.arguments import (
     Style,
     Timeout,
     Videos,
+    WithPicker,
     check_numbers,
-    chosen_picker,
     display_name,
     find_videos,
     note_no_confidence,
@@ -46,7 +45,6 @@ from picknet.cli.terminal import many, note, progress, say, shown
 from picknet.errors import PicknetError
 
 if TYPE_CHECKING:
-    from picknet.captioner import Captioner
     from picknet.picking.picker import Pick, Picker
     from picknet.results import Caption
     from picknet.show.page import Thumbnail
@@ -227,17 +225,7 @@ def _caption_all(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Captioning:
-    """What is done with each video. A worker process gets a copy of this object, and loads the model by itself."""
-
-    model: str | None
-    style: str | None
-    picker_name: PickerName
-    rate: float | None
-    k: int | None
-    change: float | None
-    frames: int | None
-    seed: int
+class _Captioning(WithPicker):
     beam: int | None
     candidates: int
     min_confidence: float | None
@@ -247,7 +235,8 @@ class _Captioning:
         video, sheet_path = task
         kept = None
         if sheet_path:
-            kept = _WithThumbnails(self.picker, self.frames or self.captioner.config.video.num_frames)
+            num_frames = self.frames or self.captioner.config.video.num_frames
+            kept = _WithThumbnails(self.picker or self.captioner.picker, num_frames)
         caption = self.captioner.caption(
             video,
             picker=kept or self.picker,
@@ -257,28 +246,6 @@ class _Captioning:
             min_confidence=self.min_confidence,
         )
         return caption, kept.thumbnails if kept else [], sheet_path
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The settings alone: neither a captioner nor its picker can be sent to another process."""
-        return {setting.name: getattr(self, setting.name) for setting in dataclasses.fields(self)}
-
-    @functools.cached_property
-    def captioner(self) -> "Captioner":
-        from picknet.captioner import load
-
-        return load(self.model, style=self.style)
-
-    @functools.cached_property
-    def picker(self) -> "Picker":
-        return chosen_picker(
-            self.picker_name,
-            k=self.k,
-            change=self.change,
-            frames=self.frames,
-            seed=self.seed,
-            rate=self.rate,
-            captioner=lambda: self.captioner,
-        )
 
 
 class _WithThumbnails:

@@ -1,7 +1,6 @@
 """`picknet pick`."""
 
 import dataclasses
-import functools
 import json
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,8 +24,8 @@ from picknet.cli.arguments import (
     Rate,
     Seed,
     Timeout,
+    WithPicker,
     check_numbers,
-    chosen_picker,
     display_name,
     find_videos,
     own_names,
@@ -34,8 +33,6 @@ from picknet.cli.arguments import (
 from picknet.cli.terminal import note, printable, say, video_progress
 
 if TYPE_CHECKING:
-    from picknet.captioner import Captioner
-    from picknet.picking.picker import Picker
     from picknet.results import Picked
     from picknet.show.frames import PickedFrame
     from picknet.video.frame import Frame
@@ -180,7 +177,7 @@ def pick(
     if not (picker or budget):
         picker = PickerName.picknet
     picking = _Picking(
-        model, budget, exact, picker, rate, k, change, frames, seed, format, image_format.value, max_side
+        model, None, picker, rate, k, change, frames, seed, budget, exact, format, image_format.value, max_side
     )
     num_failed = len(problems)
     if timeout is None:
@@ -220,18 +217,9 @@ def pick(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Picking:
-    """What is done with each video. A worker process gets a copy of this object, and loads the model by itself."""
-
-    model: str | None
+class _Picking(WithPicker):
     budget: int | None
     exact: bool
-    picker_name: PickerName | None
-    rate: float | None
-    k: int | None
-    change: float | None
-    frames: int | None
-    seed: int
     format: PickFormat
     image_format: str
     max_side: int | None
@@ -266,31 +254,6 @@ class _Picking:
         printer = _Printer(self.format, write, image_format=self.image_format, max_side=self.max_side)
         printer.print(result, about, folder)
         return damage
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The settings alone: neither a captioner nor its picker can be sent to another process."""
-        return {setting.name: getattr(self, setting.name) for setting in dataclasses.fields(self)}
-
-    @functools.cached_property
-    def captioner(self) -> "Captioner":
-        from picknet.captioner import load
-
-        return load(self.model)
-
-    @functools.cached_property
-    def picker(self) -> "Picker | None":
-        """None: the captioner's own, within the budget."""
-        if self.picker_name is None:
-            return None
-        return chosen_picker(
-            self.picker_name,
-            k=self.k,
-            change=self.change,
-            frames=self.frames,
-            seed=self.seed,
-            rate=self.rate,
-            captioner=lambda: self.captioner,
-        )
 
 
 class _Printer:

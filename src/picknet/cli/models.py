@@ -58,18 +58,17 @@ def info(
     from picknet.captioner import load
     from picknet.config import flat
     from picknet.model import card
-    from picknet.model.folder import ModelFolder
     from picknet.timeline import csv_row
 
     captioner = load(model)
     runtime, settings = captioner.runtime, captioner.config
-    folder = ModelFolder(runtime.folder)
-    _ = folder.weights_digest  # an error where it is not that of the manifest
+    manifest = runtime.parts.manifest
+    _ = runtime.parts.weights_digest  # an error where it is not that of the manifest
     facts: dict[str, Any] = {
         "model": captioner.name,
         "folder": str(runtime.folder),
         "bytes": sum(path.stat().st_size for path in runtime.folder.iterdir() if path.is_file()),
-        "manifest": folder.manifest is not None and sorted(folder.manifest),
+        "manifest": manifest is not None and sorted(manifest),
         "vocabulary": len(runtime.vocabulary),
         "styles": list(runtime.vocabulary.styles),
         "num_frames": settings.video.num_frames,

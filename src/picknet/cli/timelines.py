@@ -1,7 +1,6 @@
 """`picknet timeline`."""
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
@@ -23,6 +22,7 @@ from picknet.cli.arguments import (
     Style,
     Timeout,
     Videos,
+    WithModel,
     check_numbers,
     display_name,
     find_videos,
@@ -34,7 +34,6 @@ from picknet.cli.output import format_for, is_special, opened
 from picknet.cli.terminal import note, say, shown, video_progress
 
 if TYPE_CHECKING:
-    from picknet.captioner import Captioner
     from picknet.picking.picker import Pick, Picker
     from picknet.results import Segment
     from picknet.show.page import Thumbnail
@@ -224,11 +223,7 @@ def _places(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Describing:
-    """What is done with each film. A worker process gets a copy of this object, and loads the model by itself."""
-
-    model: str | None
-    style: str | None
+class _Describing(WithModel):
     rate: float | None
     fps: float
     beam: int | None
@@ -257,16 +252,6 @@ class _Describing:
         finally:
             if board:
                 board.end()  # after Ctrl-C with the segments so far
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The settings alone: a captioner cannot be sent to another process."""
-        return {setting.name: getattr(self, setting.name) for setting in dataclasses.fields(self)}
-
-    @functools.cached_property
-    def captioner(self) -> "Captioner":
-        from picknet.captioner import load
-
-        return load(self.model, style=self.style)
 
 
 def _noting_damage(segments: "Iterable[Segment]", name: str) -> "Iterator[Segment]":

@@ -89,10 +89,13 @@ class TensorSpan(NamedTuple):
 class ModelFolder:
     """A model folder whose parts are complete and fit together, as far as one can see without running the graphs.
 
-    is_sealed: whether the parts must be those of the manifest, if there is one.
+    is_sealed: whether the parts must be those of the manifest, if there is one. hashes_ahead: whether the digest of the
+    weights, needed before the CNN is used, is computed in the background at once.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, is_sealed: bool = True) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, is_sealed: bool = True, hashes_ahead: bool = False
+    ) -> None:
         self.path = Path(path)
         self.manifest: dict[str, Fingerprint] | None = None
         """What the parts were when the folder was written; None where nothing says so."""
@@ -101,6 +104,7 @@ class ModelFolder:
         self._check_complete()
         if is_sealed:
             self._check_sizes()
+        if hashes_ahead:
             self._digest_ahead()
         self.card = self._read_card()
         self.config = self._read_config()

@@ -62,7 +62,7 @@ class Runtime:
 
     def __init__(self, folder: str | os.PathLike[str], *, side_by_side: bool = False) -> None:
         """side_by_side: for captions of several videos at once, each inference has one thread."""
-        parts = ModelFolder(folder)
+        self.parts = parts = ModelFolder(folder, hashes_ahead=True)
         self.folder = parts.path
         self.card = parts.card
         self.config = parts.config
