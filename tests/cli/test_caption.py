@@ -222,6 +222,24 @@ def test_a_terminal_does_not_obey_the_name_of_a_file(
     assert "\x1b" not in shown
 
 
+def test_what_is_no_video_has_a_row_in_files_for_programs(
+    picknet: Picknet, clips: Path, tmp_path: Path, model_folder: Path
+) -> None:
+    gone, out = tmp_path / "gone.mp4", tmp_path / "captions.jsonl"
+    arguments = (gone, f"{tmp_path}/*.avi", "--model", model_folder)
+    code, _, err = picknet("caption", clips / "cat.mp4", *arguments, "--out", out)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["video"], row["error"]) for row in rows] == [
+        (str(gone), f"{gone}: no such file or folder"),
+        (f"{tmp_path}/*.avi", f"{tmp_path}/*.avi: no file matches this pattern"),
+        (str(clips / "cat.mp4"), None),
+    ]
+    assert (code, err.count("\n")) == (1, 2)
+    code, printed, err = picknet("caption", *arguments, "--format", "csv", "--jobs", 2)  # none of them is a video
+    assert [row["video"] for row in csv.DictReader(io.StringIO(printed))] == [str(gone), f"{tmp_path}/*.avi"]
+    assert (code, err.count("\n")) == (1, 2)
+
+
 def test_an_empty_name_is_shown_as_one(picknet: Picknet) -> None:
     assert picknet("caption", "") == (1, "", "picknet: '': no such file or folder\n")
 

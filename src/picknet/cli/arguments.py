@@ -326,19 +326,19 @@ def check_numbers(
         raise BadUsage(f"--rate {rate:g}: more than 0 is possible; 1 is the model's own, 2 picks more, 0.5 fewer")
 
 
-def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The videos that files, folders, patterns and addresses stand for, and a message for each that stands for none."""
+def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """The videos that files, folders, patterns and addresses stand for, and what is wrong where there are none."""
     from picknet.files import files_below, matching
     from picknet.video.source import TRANSPORT_SUFFIXES, VIDEO_SUFFIXES, is_address, is_http, is_video_file
 
     suffixes = ", ".join(sorted(VIDEO_SUFFIXES | TRANSPORT_SUFFIXES))
 
     videos: list[str] = []
-    problems: list[str] = []
+    problems: list[tuple[str, str]] = []
     for argument in arguments:
         if argument == "-":
             readers = "picknet caption, stream and pick --budget"
-            problems.append(f"-: standard input is read by {readers}, and has to be alone")
+            problems.append(("-", f"standard input is read by {readers}, and has to be alone"))
             continue
         # A name that exists is not a pattern, whatever brackets are in it.
         matches = [argument] if exists(argument) else matching(argument)
@@ -346,12 +346,12 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
             if is_http(argument):
                 videos.append(argument)
             elif argument.lower().startswith("file:"):
-                problems.append(f"{argument}: not supported; pass the plain path")
+                problems.append((argument, "not supported; pass the plain path"))
             else:
-                problems.append(f"{display_name(argument)}: a live source, which may have no end; use picknet stream")
+                problems.append((display_name(argument), "a live source, which may have no end; use picknet stream"))
         elif not matches:
             wrong = "no file matches this pattern" if glob.has_magic(argument) else "no such file or folder"
-            problems.append(f"{argument or repr(argument)}: {wrong}")
+            problems.append((argument or repr(argument), wrong))
         for match in matches:
             if not os.path.isdir(match):
                 videos.append(match)
@@ -359,7 +359,7 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
             found = sorted(path for path in files_below(match) if os.path.isfile(path) and is_video_file(path))
             videos += found
             if not found:
-                problems.append(f"{match}: no video in this folder (looked for {suffixes})")
+                problems.append((match, f"no video in this folder (looked for {suffixes})"))
     return videos, problems
 
 

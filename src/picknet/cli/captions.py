@@ -113,9 +113,9 @@ def caption(
     format = format_for(out, format, RESULT_SUFFIXES, default=ResultFormat.text)
     with _sources(videos) as (sources, names, problems):
         sheets = sheet_paths(sheet, names) if sheet else [None] * len(names)
-        for problem in problems:
-            say(problem)
-        if not sources:
+        for name, wrong in problems:
+            say(f"{name}: {wrong}")
+        if not sources and format is ResultFormat.text:
             raise typer.Exit(1)
         check_out(out)
         for folder in {path.parent for path in sheets if path}:
@@ -123,12 +123,13 @@ def caption(
         captioning = _Captioning(
             model, style, picker, rate, k, change, frames, seed, beam, candidates or 1, min_confidence
         )
-        if style and min_confidence is None and (candidates or sheet or format is not ResultFormat.text):
+        if sources and style and min_confidence is None and (candidates or sheet or format is not ResultFormat.text):
             note_no_confidence(captioning.captioner, style)
-        num_failed = len(problems) + _caption_all(
+        num_failed = _caption_all(
             captioning,
             zip(sources, sheets, strict=True),
             names,
+            problems,
             jobs=jobs,
             timeout=timeout,
             out=out,
@@ -139,8 +140,8 @@ def caption(
 
 
 @contextlib.contextmanager
-def _sources(arguments: Sequence[str]) -> Iterator[tuple[Sequence[Source], list[str], list[str]]]:
-    """The videos, their names, and a message for each argument that stands for none."""
+def _sources(arguments: Sequence[str]) -> Iterator[tuple[Sequence[Source], list[str], list[tuple[str, str]]]]:
+    """The videos, their names, and what is wrong with each argument that stands for none."""
     if "-" not in arguments:
         videos, problems = find_videos(arguments)
         yield videos, [display_name(video) for video in videos], problems
@@ -177,13 +178,14 @@ def _caption_all(
     captioning: "_Captioning",
     tasks: Iterable[tuple[Source, Path | None]],
     names: Sequence[str],
+    problems: Sequence[tuple[str, str]],
     *,
     jobs: int,
     timeout: float | None,
     out: Path | None,
     table: "_Table",
 ) -> int:
-    """Caption the videos and write the results; the number of videos that failed."""
+    """Caption the videos and write the results, problems with arguments first; how many failed."""
     from picknet.captioner import NothingToCaption
     from picknet.model.folder import find_model
     from picknet.video.file import UnreadableVideo
@@ -191,13 +193,16 @@ def _caption_all(
     from picknet.workers import LostProcess, TaskTimeout, in_order
 
     model, _ = find_model(captioning.model)
-    jobs = min(jobs, len(names))
-    if jobs == 1 and timeout is None:
+    jobs = min(jobs, max(1, len(names)))
+    if names and jobs == 1 and timeout is None:
         _ = captioning.picker  # an error in the model comes before the first result
-    num_failed = num_films = 0
+    num_failed, num_films = len(problems), 0
     results = in_order(captioning, tasks, jobs=jobs, timeout=timeout, name=lambda task: display_name(str(task[0])))
     with opened(out) as write, progress("captioning", len(names)) as on_video:
         header = table.header()  # written with the first row: a header alone is no result
+        for name, wrong in problems:
+            write(header + table.failure(name, UnreadableVideo(f"{name}: {wrong}"), model=model))
+            header = ""
         for name, result in zip(names, results, strict=True):
             if isinstance(result, BadPixels):  # which knows only the frame
                 result = UnreadableVideo(f"{name}: {result}")

@@ -121,8 +121,8 @@ def timeline(
     names = [display_name(video) for video in found]
     format, places = _places(out, format, names)
     sheets = sheet_paths(sheet, names) if sheet else [None] * len(found)
-    for problem in problems:
-        say(problem)
+    for name, wrong in problems:
+        say(f"{name}: {wrong}")
     if not found:
         raise typer.Exit(1)
 
