@@ -103,6 +103,16 @@ def test_candidates_are_a_line_each_with_their_probabilities(picknet: Picknet, c
     assert out == "".join(f"{video}: 0.2500  a cat is sitting (confidence 0.38)\n" for video in (cat, dog))
 
 
+def test_a_doubtful_caption_is_called_one(picknet: Picknet, clips: Path, sure: Path) -> None:
+    arguments = ("caption", clips / "cat.mp4", "--model", sure)
+    advice = '; --min-confidence 0.5 says "not sure" instead\n'
+    assert picknet(*arguments).err == "picknet: a doubtful caption, with a confidence of 0.38" + advice
+    several = picknet(*arguments, clips / "dog.mkv", clips / "gone.mp4").err
+    assert several.endswith("picknet: 2 of 2 captions are doubtful, with a confidence below 0.5" + advice)
+    for shown in (("--quiet",), ("--candidates", 1), ("--format", "jsonl"), ("--min-confidence", 0.1)):
+        assert picknet(*arguments, *shown).err == ""
+
+
 def test_candidates_are_a_list_in_json_and_columns_in_csv(picknet: Picknet, clips: Path, sure: Path) -> None:
     options = (clips / "cat.mp4", "--model", sure, "--candidates", 3)
     content = json.loads(picknet("caption", *options, "--format", "json").out)

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 MANY_SCENES = 3
 LONG_SECONDS = 30.0
 """A video with at least this many scenes and seconds is better described by `picknet timeline`."""
+DOUBTFUL = 0.5
+"""A caption with a confidence below this is rather bad than good."""
 
 Source = str | BinaryIO
 
@@ -197,6 +199,7 @@ def _caption_all(
     if names and jobs == 1 and timeout is None:
         _ = captioning.picker  # an error in the model comes before the first result
     num_failed, num_films = len(problems), 0
+    doubtful: list[float] = []  # confidences
     results = in_order(captioning, tasks, jobs=jobs, timeout=timeout, name=lambda task: display_name(str(task[0])))
     with opened(out) as write, progress("captioning", len(names)) as on_video:
         header = table.header()  # written with the first row: a header alone is no result
@@ -219,10 +222,18 @@ def _caption_all(
                     note(f"{caption.video}: {caption.damage}; captioned what could be read")
                 if sheet_path:
                     _write_sheet(sheet_path, thumbnails, caption)
+                if caption.confidence is not None and caption.confidence < DOUBTFUL:
+                    doubtful.append(caption.confidence)
                 if caption.num_scenes >= MANY_SCENES and (caption.seconds or 0) >= LONG_SECONDS:
                     num_films += 1
             header = ""
             on_video()
+    if doubtful and not table.shows_confidence and captioning.min_confidence is None:
+        num_captions = len(problems) + len(names) - num_failed
+        which = f"{len(doubtful):,} of {num_captions:,} captions are doubtful, with a confidence below {DOUBTFUL}"
+        if num_captions == 1:
+            which = f"a doubtful caption, with a confidence of {doubtful[0]:.2f}"
+        note(f'{which}; --min-confidence {DOUBTFUL} says "not sure" instead')
     if num_films:
         which = f"{num_films:,} of {many(len(names), 'video')} show" if len(names) > 1 else "this video shows"
         note(f"{which} several scenes; picknet timeline describes them one by one")
@@ -297,6 +308,10 @@ class _Table:
     """Whether lines of text start with the video's name."""
     num_candidates: int
     """0: candidates are not shown."""
+
+    @property
+    def shows_confidence(self) -> bool:
+        return self.format is not ResultFormat.text or self.num_candidates > 0
 
     def header(self) -> str:
         from picknet.timeline import csv_row
