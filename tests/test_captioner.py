@@ -615,15 +615,19 @@ def test_a_picker_that_holds_all_frames_holds_little_of_large_ones(captioner, tm
             held.append({(frame.is_large, frame.thumbnail(1000).shape[:2]) for frame in every})
             return super().pick(every)
 
-    def caption():
-        return captioner.caption(path, picker=Holding(3, features=captioner.feature, seed=0))
+    def picker():
+        return Holding(3, features=captioner.feature, seed=0)
 
-    before = caption()
+    caption, picked = captioner.caption(path, picker=picker()), captioner.picked(path, picker=picker())
     monkeypatch.setattr("picknet.video.frame.LARGE_PICTURE", 5000)
-    after = caption()
+    again, picked_again = captioner.caption(path, picker=picker()), captioner.picked(path, picker=picker())
     size = captioner.config.model.image_size
-    assert held == [{(False, (64, 96))}, {(size * size > 5000, (size, size))}]
-    assert (after.picks, after.text, after.log_probability) == (before.picks, before.text, before.log_probability)
+    assert held == 2 * [{(False, (64, 96))}] + 2 * [{(size * size > 5000, (size, size))}]
+    assert (again.picks, again.text, again.log_probability) == (caption.picks, caption.text, caption.log_probability)
+    # Those that are picked are read again: they have their own size.
+    pictures = [np.stack([frame.pixels() for frame, _ in found.frames]) for found in (picked, picked_again)]
+    assert picked_again.picks == picked.picks
+    assert np.array_equal(*pictures)
 
 
 def test_the_scenes_among_the_picks_are_counted(captioner, frames):

@@ -258,6 +258,7 @@ class Captioner:
             settings=self.config.video,
             on_frame=on_frame,
             budget_picker=self.budget_picker,
+            image_size=self.config.model.image_size,
         )
 
     def budget_picker(self, budget: int, *, exact: bool = False) -> BudgetPicker:
@@ -291,7 +292,7 @@ class Captioner:
         with open_source(
             source, evenly(count), settings.picker, array_samples=count, shares_cores=True, on_frame=on_frame
         ) as walk:
-            frames = self._shrunk(walk) if looks_ahead(settings.picker) else walk
+            frames = walk.shrunk(self.config.model.image_size) if looks_ahead(settings.picker) else walk
             described = self.describer.describe(
                 walk.picks(frames),
                 beam=settings.beam,
@@ -319,13 +320,6 @@ class Captioner:
             width=walk.width,
             height=walk.height,
         )
-
-    def _shrunk(self, frames: Iterable[Frame]) -> Iterator[Frame]:
-        """For a picker that holds all frames before it picks: of large ones only what a caption is made of."""
-        for frame in frames:
-            if frame.is_large:
-                frame.shrink(self.config.model.image_size)
-            yield frame
 
     def _settings(
         self,

@@ -10,10 +10,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from picknet.config import VideoConfig
+from picknet.config import ModelConfig, VideoConfig
 from picknet.errors import BadSetting
 from picknet.picking.budget import BudgetPicker
-from picknet.picking.picker import Pick, Picker, Plan, glance_kind, likeliest, planned
+from picknet.picking.picker import Pick, Picker, Plan, glance_kind, likeliest, looks_ahead, planned
 from picknet.results import Picked
 from picknet.video.access import check_held
 from picknet.video.file import Video
@@ -69,6 +69,23 @@ class Walk:
         """The picks among all frames, or among those of a scene."""
         return self._picker.pick(self if frames is None else frames)
 
+    def shrunk(self, size: int) -> Iterator[Frame]:
+        """The frames, for a picker that holds all of them before it picks: of large ones only a glance and
+        `pixels(size)` are kept.
+        """
+        for frame in self:
+            if frame.is_large:
+                frame.shrink(size)
+            yield frame
+
+    def picks_read_again(self, count: int, size: int) -> list[tuple[Frame, Pick]]:
+        """The picks of such a picker among the large frames of `evenly(count)`, at full size: they are read twice."""
+        picks = {pick.index: pick for _, pick in self.picks(self.shrunk(size))}
+        self.check_held(len(picks))
+        assert isinstance(self._video, Video)
+        frames = self._video.sample_evenly(count=count, only=picks)
+        return [(frame, picks[frame.index]) for frame in frames if frame.index in picks]
+
     def watched(self, new_scene: SceneRule) -> Iterator[Frame]:
         """All frames; `scene` is counted as they pass."""
         for frame in self:
@@ -100,6 +117,12 @@ class Walk:
         """Raise `BadSetting` where so many of its frames would not fit into memory."""
         if isinstance(self._video, Video):
             check_held(num_frames, self._video.width, self._video.height, self.name)
+
+    @property
+    def holds_large_pictures(self) -> bool:
+        """Whether its picker would hold all frames of a video, each of which takes much memory."""
+        is_large = isinstance(self._video, Video) and self._video.has_large_pictures
+        return is_large and looks_ahead(self._picker)
 
     @property
     def damage(self) -> str | None:
@@ -261,8 +284,12 @@ def pick_frames(
     settings: VideoConfig,
     on_frame: OnFrame,
     budget_picker: Callable[..., BudgetPicker] = BudgetPicker,
+    image_size: int = ModelConfig().image_size,
 ) -> Picked:
-    """The frames that a picker picks, within a budget if there is one; without a picker, those of a `BudgetPicker`."""
+    """The frames that a picker picks, within a budget if there is one; without a picker, those of a `BudgetPicker`.
+
+    image_size: of the pictures that a picker may look at beside glances.
+    """
     if budget is not None and budget < 1:
         raise BadSetting(f"budget is {budget}: 1 frame or more is possible")
     if exact and (budget is None or picker is not None):
@@ -287,8 +314,11 @@ def pick_frames(
     else:
         opened = open_source(source, sampling, chosen, array_samples=array_samples, on_frame=on_frame)
     with opened as walk:
-        walk.check_held(count if budget is None or picker is not None else budget + 1)
-        kept = list(walk.picks())
+        if picker is not None and walk.holds_large_pictures:
+            kept = walk.picks_read_again(count, image_size)
+        else:
+            walk.check_held(count if budget is None or picker is not None else budget + 1)
+            kept = list(walk.picks())
         if exact and len(kept) != budget:
             raise BadSetting(f"{walk.name}: exactly {budget} frames were asked for, but it has {walk.frames_seen}")
         if budget is not None and picker is not None:
