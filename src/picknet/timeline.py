@@ -32,6 +32,8 @@ SHORTEST = 1.5
 """Seconds that a caption needs to be read: about 25 letters, at the usual 17 a second of subtitles."""
 LINE_LENGTH = 42
 """Letters in a line of subtitles, the broadcasters' limit."""
+EDL_RATE = 25
+"""Frames a second of time codes, where the video's own rate has none."""
 
 Describe = Callable[[Iterator[tuple[Frame, Pick]]], Description | None]
 """Picked frames -> what they show together; None where nothing is picked."""
@@ -167,11 +169,14 @@ def as_edl(segments: Iterable[Segment], *, fps: float, video: str) -> Iterator[s
     """A CMX 3600 edit decision list: an event for each segment, its caption as a comment. fps: the video's frame rate.
 
     Time codes count frames without dropped numbers: at 29.97 frames a second they run at 30, 3.6 s an hour slower than
-    the clock.
+    the clock. A rate that is nearly no whole number, as of many recordings of screens, has no time codes of its own:
+    they are those of 25 frames a second.
     """
     name = Path(video).name
     yield f"TITLE: {_one_line(Path(video).stem)[:70]}\nFCM: NON-DROP FRAME\n\n"
-    rate = max(round(fps), 1)
+    rate = round(fps)
+    if abs(rate - fps) > 0.002 * fps:
+        fps = rate = EDL_RATE
     for number, segment in enumerate(segments, start=1):
         start, end = (timecode(round(seconds * fps), rate=rate) for seconds in (segment.start, segment.end))
         yield f"{number:03d}  AX       V     C        {start} {end} {start} {end}\n"

@@ -1,5 +1,6 @@
 """`picknet batch`: options, messages and exit codes."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -33,8 +34,14 @@ def test_the_same_command_goes_on(picknet: Picknet, clips: Path, model_folder: P
     }
 
 
-def test_frames_go_to_files(picknet: Picknet, clips: Path, model_folder: Path) -> None:
+def test_frames_go_to_files(
+    picknet: Picknet, clips: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = ["--frames", 2, "--frame-files", "--format", "jsonl", "--model", model_folder, "--jobs", 1]
+    with monkeypatch.context() as patch:  # a run that is killed when it has written pictures, but no table
+        patch.setattr("picknet.batch.folder.OutputFolder.write", lambda folder: None)
+        picknet("batch", clips / "dog.mkv", "--out", "out", *options)
+    assert sorted(os.listdir("out")) == [".lock-1-of-1", "_frames", "_run.json"]
     assert picknet("batch", clips / "dog.mkv", "--out", "out", *options).code == 0
     assert len(list(Path("out/_frames").rglob("*.jpg"))) == 2
     refused = picknet("batch", clips, "--out", "out", *options, "--max-side", 64)

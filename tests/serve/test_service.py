@@ -116,6 +116,9 @@ def test_no_setting_is_ignored(running: Running, address: str) -> None:
     assert (status, message.partition("; possible: file, path, source, ")[0]) == (400, "style: no such field")
     in_address = ask(running, "POST", f"/v1/{address}?rate=2", *form(path="clip.mp4"))
     assert error_of(in_address) == (400, "rate: a setting is a field of the form, not a part of the address")
+    body, headers = form(path="clip.mp4", k=2)
+    twice = ask(running, "POST", f"/v1/{address}", body.replace(b"--b--", form(path="clip.mp4")[0]), headers)
+    assert error_of(twice) == (400, "path: given 2 times; a field has one value")
 
 
 # --- Events -----------------------------------------------------------------------------------------------------------

@@ -247,6 +247,22 @@ def test_a_packet_without_a_frame_does_not_shift_other_samples(tmp_path: Path) -
         assert video.damage == "3 of 60 frames are lost or damaged, the first after 0.2 s"
 
 
+def test_a_recording_that_begins_between_keyframes_begins_with_the_first(tmp_path: Path) -> None:
+    options = {"g": "20", "keyint_min": "20", "sc_threshold": "0"}
+    stream = clips.write_clip(tmp_path / "whole.ts", options=options).read_bytes()
+    path = tmp_path / "cut.ts"
+    path.write_bytes(stream[188 * (len(stream) // 188 * 45 // 100) :])
+    shown = [clips.number_of(picture.to_ndarray(format="rgb24")) for picture in decoded_plainly(path)]
+    assert 0 < len(shown) == 60 - shown[0] < 50
+    with Video(path) as video:
+        assert video.num_samples(1000) == len(shown)
+        for sampled in (video.sample_evenly(count=5), video.sample_evenly(count=1000), video.sample_by_time(fps=5)):
+            found = list(sampled)
+            assert [clips.number_of(frame.pixels()) for frame in found] == [shown[frame.number or 0] for frame in found]
+            assert [frame.seconds for frame in found] == [pytest.approx((frame.number or 0) / 25) for frame in found]
+            assert len(found) >= 5 or len(shown) < 25
+
+
 def test_frames_that_an_edit_list_hides_are_not_sampled(tmp_path: Path) -> None:
     # As a phone trims: the first ten frames stay in the file, for the others to refer to, but are not shown.
     whole = clips.write_clip(tmp_path / "whole.mp4")

@@ -120,7 +120,7 @@ class OutputFolder:
         self._last_write = time.monotonic()
         for table, rows in parts.items():
             if rows:
-                self._claim()
+                self.claim()
                 path = self.path / f"{table}-{self._prefix}{self._number:06d}.{self._format}"
                 self._number += 1
                 write_rows(path, rows, self._kind)
@@ -144,8 +144,8 @@ class OutputFolder:
                     leftover.unlink(missing_ok=True)
             yield
 
-    def _claim(self) -> None:
-        """Write the manifest, with the first file: a run that fails before leaves the folder to the next one."""
+    def claim(self) -> None:
+        """Write the manifest, before the first file: a run that fails earlier leaves the folder to the next one."""
         if not self._is_claimed:
             if (self.path / MANIFEST).exists():
                 _check_manifest(self.path / MANIFEST, self._manifest)

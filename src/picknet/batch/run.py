@@ -87,7 +87,10 @@ def run(
         if not num_left:
             return summary
         for rows in engine(do_clip or work, _read_todo(todo), num_left):
-            folder.add(_with_files(rows, out) if work.frame_files else rows)
+            if work.frame_files:
+                folder.claim()
+                rows = _with_files(rows, out)
+            folder.add(rows)
             summary.num_done += len({row["clip"] for row in rows})
             summary.num_errors += sum(row.get("error") is not None for row in rows)
             on_progress(summary)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -133,9 +134,12 @@ async def _only_known_fields(request: HTTPConnection) -> None:
     for name in request.query_params:
         raise Refused(400, f"{name[:100]}: a setting is a field of the form, not a part of the address")
     known = _fields(request.scope["route"].dependant)
-    for name in await request.form():
+    given = Counter(name for name, _ in (await request.form()).multi_items())
+    for name, times in given.items():
         if name not in known:
             raise Refused(400, f"{name[:100]}: no such field; possible: {', '.join(known)}")
+        if times > 1:
+            raise Refused(400, f"{name}: given {times} times; a field has one value")
 
 
 def _fields(dependant: Dependant) -> list[str]:

@@ -184,7 +184,7 @@ class Video:
 
         Empty if the packets have no reliable timestamps, as in some AVI files.
         """
-        since = _SinceSample(None, self._packets.sums())
+        since = _SinceSample(None, self._packets.sums(self._start))
         return [since.packets(position) for position in self._positions_by_time(self._times or (), fps)]
 
     def _middles(self, times: Sequence[int], count: int) -> list[int]:
@@ -337,7 +337,7 @@ class Video:
         """looks: whether anybody will look at the glances."""
         return _SinceSample(
             Motion() if self._glance == "motion" and looks else None,
-            self._packets.sums() if self._glance == "packets" and looks else None,
+            self._packets.sums(self._start) if self._glance == "packets" and looks else None,
         )
 
     @functools.cached_property
@@ -353,8 +353,8 @@ class Video:
 
     @functools.cached_property
     def _times(self) -> "array[int] | None":
-        """The timestamp of each frame, sorted, in the stream's unit; None if the packets do not tell."""
-        return self._packets.times()
+        """The timestamp of each frame from the first, sorted, in the stream's unit; None if the packets do not tell."""
+        return self._packets.times(self._start)
 
     @functools.cached_property
     def _num_frames(self) -> int:

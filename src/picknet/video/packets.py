@@ -74,20 +74,29 @@ class Timetable:
         """When the frame of this packet is shown."""
         return self._shown[number]
 
-    def times(self) -> "array[int] | None":
-        """When each frame is shown, sorted; None if the packets do not tell."""
-        times = array("q", sorted(shown for number, shown in enumerate(self._shown) if number not in self._hidden))
+    def times(self, start: int | None = None) -> "array[int] | None":
+        """When each frame is shown, sorted; None if the packets do not tell.
+
+        start: of the first that can be decoded. A recording that begins between keyframes has others before it.
+        """
+        shown_at = (shown for number, shown in enumerate(self._shown) if number not in self._hidden)
+        times = array("q", sorted(time for time in shown_at if start is None or time >= start))
         unique = all(one < other for one, other in itertools.pairwise(times))
         return times if self.is_trusted and unique else None
 
     def key_positions(self, times: Sequence[int]) -> list[int]:
         """Positions of the keyframes that are shown. times: when each frame is shown, sorted."""
-        return [bisect_left(times, self._shown[number]) for number in self._keys if number not in self._hidden]
+        shown = (self._shown[number] for number in self._keys if number not in self._hidden)
+        return [bisect_left(times, time) for time in shown if times and time >= times[0]]
 
-    def sums(self) -> PacketSums:
-        """Bytes of the frames in the order shown, added up; in the order stored if the packets do not tell."""
+    def sums(self, start: int | None = None) -> PacketSums:
+        """Bytes of the frames in the order shown, added up; in the order stored if the packets do not tell.
+
+        start: as for `times`.
+        """
         numbers = [number for number in range(len(self._sizes)) if number not in self._hidden]
         if self.is_trusted:
+            numbers = [number for number in numbers if start is None or self._shown[number] >= start]
             numbers.sort(key=self._shown.__getitem__)
         sizes = [self._sizes[number] for number in numbers]
         keys = itertools.accumulate((max(-size, 0) for size in sizes), initial=0)
