@@ -55,6 +55,24 @@ def open_lock(path: Path) -> IO[str]:
         raise UnwritableFile(f"{path}: cannot be locked ({error.strerror}); delete it if nobody uses it") from error
 
 
+def take_lock(file: IO[str]) -> bool:
+    """Lock an open file until it is closed or this process ends; False if another process holds it.
+
+    Always True where there are no locks: on Windows and on some file systems.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 def files_below(folder: str, *, on_error: Callable[[OSError], object] = lambda error: None) -> Iterator[str]:
     """The files in a folder and those below it, sorted, folder by folder; hidden files and folders are left out.
 

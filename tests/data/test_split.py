@@ -502,6 +502,8 @@ SPLIT_CSV = "clip,caption,split\na,x,train\n"
     ("captions.csv", SPLIT_CSV + "b,x,trian\n", ":3: unknown split 'trian' (known: train, val, test)"),
     ("captions.csv", SPLIT_CSV + "a,y,val\n", "captions.csv:3: clip 'a' is in two splits, train and val"),
     ("captions.csv", "clip,caption\nb,x\n", "split of folder can be used (1 listed; b: no video named b)"),
+    ("captions.json", '{"a": []}', "(1 listed; a: no caption)"),
+    ("captions.json", '{"a": ["?!", " ... "]}', "(1 listed; a: no caption with a word)"),
     ("captions.csv", "clip,caption\na,\n", "(1 listed; a: no caption)"),
 ])
 def test_a_malformed_caption_file_is_named_with_its_line(tmp_path: Path, name: str, content: str, said: str) -> None:

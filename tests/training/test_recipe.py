@@ -1,8 +1,10 @@
 """Whole trainings on a tiny data set: stages learn, runs resume and repeat exactly."""
 
+import contextlib
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,11 +22,12 @@ import torch
 from PIL import Image
 from policies import walked
 
-from picknet.config import STAGES, BadConfig, Config, ModelConfig, parse_config, to_toml
+from picknet.config import STAGES, BadConfig, Config, ModelConfig, load_config, parse_config, to_toml
 from picknet.data import BadData
 from picknet.data.split import Clip, DataFolder, Split
+from picknet.files import open_lock, take_lock
 from picknet.metrics import Cider
-from picknet.model.folder import SHIPPED, BadModel
+from picknet.model.folder import SHIPPED, BadModel, ModelFolder
 from picknet.text import BOS, EOS, PAD, Vocabulary, tokenise
 from picknet.training.batches import caption_batches, first_words, prepare, teacher_forcing_probability
 from picknet.training.cnn import CNN
@@ -36,7 +39,7 @@ from picknet.training.learner import BatchParts, Learner, OutOfMemory, Weights, 
 from picknet.training.network import Network
 from picknet.training.progress import TrainingProgress
 from picknet.training.recipe import export_run, train
-from picknet.training.runs import BadRun, Run, checkpoint, pause_after
+from picknet.training.runs import LOCK, BadRun, Run, checkpoint, claim, pause_after
 from picknet.training.stages import (
     adaptation,
     all_frames,
@@ -208,7 +211,7 @@ def test_a_run_folder_contains_everything_to_use_and_repeat_it(finished):
     found = {path.name for path in finished.iterdir()}
     assert found == {
         "config.toml", "origin.json", "versions.json", "words.txt", "clips.json", "metrics.csv", "tensorboard",
-        "checkpoints", "model",
+        "checkpoints", "model", ".lock",
     }  # fmt: skip
     epochs = {"supervision": 10, "reinforcement": 4, "adaptation": 4}
     assert [row["stage"] for row in rows_of(finished)] == [stage for stage, n in epochs.items() for _ in range(n)]
@@ -385,6 +388,61 @@ def test_a_run_is_not_overwritten_and_not_mixed_with_another(data, finished, tmp
     (tmp_path / "full" / "thesis.txt").write_text("do not touch")
     with pytest.raises(BadRun, match="exists and is not a run folder"):
         train(CONFIG, data=data, out=tmp_path / "full")
+
+
+def test_no_two_processes_train_in_one_run_folder(data, finished):
+    with open_lock(finished / LOCK) as lock:
+        assert take_lock(lock)
+        with pytest.raises(BadRun, match="another process trains in this run folder; wait for its end"):
+            train(CONFIG, data=data, out=finished, resume=True)
+
+
+def test_a_start_that_failed_before_its_first_epoch_may_be_corrected(tmp_path):
+    origin = {"data": "here"}
+    for config in (CONFIG, replace(CONFIG, seed=5)):
+        with claim(tmp_path / "run", config, origin, resume=False):
+            pass
+    assert load_config(tmp_path / "run" / "config.toml").seed == 5
+
+
+@pytest.mark.parametrize(
+    ("part", "exports", "resumes"),
+    [
+        ("origin.json", False, False),
+        ("clips.json", False, True),
+        ("versions.json", False, False),
+        ("checkpoints/supervision-best.safetensors", False, True),
+        ("checkpoints/supervision-last.safetensors", False, False),
+    ],
+)
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_damaged_run_is_told_by_its_part(data, finished, tmp_path, part, exports, resumes, is_gone):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    shutil.rmtree(run / "model")
+    if is_gone:
+        (run / part).unlink()
+        exports, resumes = part.endswith("-last.safetensors"), part != "origin.json"
+    else:
+        (run / part).write_bytes((run / part).read_bytes()[:40])
+    for works, do in (
+        (exports, lambda: export_run(run, tmp_path / "model")),
+        (resumes, lambda: train(CONFIG, data=data, out=run, resume=True)),
+    ):
+        with contextlib.nullcontext() if works else pytest.raises(BadRun, match=re.escape(part)):
+            do()
+
+
+def test_a_run_without_weights_is_not_exported(finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run, ignore=shutil.ignore_patterns("*.safetensors", "model"))
+    with pytest.raises(BadRun, match="has no checkpoint of a stage's best weights; go on with --resume"):
+        export_run(run, tmp_path / "model")
+    with pytest.raises(BadModel, match="a training run that has not finished; finish it with --resume"):
+        ModelFolder(run)
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(BadRun, match="a run without a checkpoint yet; go on with --resume"):
+        export_run(run, tmp_path / "model")
 
 
 def test_an_unfinished_run_can_be_exported(clips, finished, tmp_path):

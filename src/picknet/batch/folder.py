@@ -20,7 +20,7 @@ from picknet.batch.sources import Shard
 from picknet.batch.table import SCHEMA_VERSION, Format, Row, clip_keys, write_rows
 from picknet.batch.work import Work
 from picknet.errors import PicknetError
-from picknet.files import UnwritableFile, check_folder, open_lock, open_regular, write_text
+from picknet.files import UnwritableFile, check_folder, open_lock, open_regular, take_lock, write_text
 from picknet.model.folder import find_model
 
 MANIFEST = "_run.json"
@@ -221,13 +221,5 @@ def _locked(folder: Path, shard: Shard) -> Iterator[None]:
 
 
 def _lock(file: IO[str], folder: Path, who: str) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Windows: nobody checks
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise OtherRun(f"{folder}: {who} is writing to it; wait for its end") from error
-    except OSError:
-        pass  # a file system without locks
+    if not take_lock(file):
+        raise OtherRun(f"{folder}: {who} is writing to it; wait for its end")

@@ -69,7 +69,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
             rows = [
                 {"clip": clip, "caption": caption}
                 for clip, captions in content.items()
-                for caption in (captions if isinstance(captions, list) else [captions])
+                for caption in ((captions or [""]) if isinstance(captions, list) else [captions])
             ]
         elif isinstance(content, list):
             rows = content

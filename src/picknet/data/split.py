@@ -105,10 +105,10 @@ def load_split(folder: str | os.PathLike[str], *, dataset: Dataset, split: str) 
         path = next((files[stem] for stem in entry.stems if stem in files), None)
         if path is None:
             missing.append(Missing(name, f"no {kind} named {' or '.join(entry.stems)}"))
-        elif not entry.captions:
-            missing.append(Missing(name, "no caption"))
+        elif not (captions := tuple(caption for caption in entry.captions if any(map(str.isalnum, caption)))):
+            missing.append(Missing(name, "no caption with a word" if entry.captions else "no caption"))
         else:
-            clips.append(Clip(name, Path(path), tuple(entry.captions), category=entry.category))
+            clips.append(Clip(name, Path(path), captions, category=entry.category))
     if not clips:
         found = f"{len(missing):,} listed; {missing[0].name}: {missing[0].reason}" if missing else "none is listed"
         if missing and number_after(missing[0].name, "vid") and not find(folder, "youtube_mapping.txt"):

@@ -165,6 +165,9 @@ class ModelFolder:
         missing = [part for part in PARTS if not (path := self.path / part).exists() or not path.stat().st_size]
         if missing:
             self._check_has_graphs()
+            if (self.path / "origin.json").is_file():
+                advice = "finish it with --resume, or write its best model so far with picknet export"
+                raise BadModel(f"{self.path}: a training run that has not finished; {advice}")
             raise BadModel(f"{self.path}: incomplete model: {', '.join(missing)} missing or empty; {EXPORT_AGAIN}")
 
     def _check_kind(self, part: str) -> None:

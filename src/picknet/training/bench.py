@@ -1,6 +1,5 @@
 """Trained systems on one bench: what each says of the same clips from its own frames, and from the picks of others."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from picknet.training.export import load_network, round_to_half
 from picknet.training.features import FeatureSplit, extract_features
 from picknet.training.folds import Fold, fold_splits, official_splits
 from picknet.training.network import Network
-from picknet.training.runs import BadRun, checkpoint, load_best, trained_epochs
+from picknet.training.runs import BadRun, checkpoint, load_best, read_part, trained_epochs
 from picknet.training.stages import all_frames, evenly, greedy_picks
 
 
@@ -151,7 +150,7 @@ def picks_of(picknet: Network, split: FeatureSplit) -> Tensor:
 
 
 def _fold_of(run: Path) -> Fold | None:
-    fold = json.loads((run / "origin.json").read_text(encoding="utf-8"))["fold"]
+    fold = read_part(run, "origin.json").get("fold")
     return Fold.parse(fold) if fold else None
 
 

@@ -24,7 +24,7 @@ from picknet.training.judges import JudgeRun, environment_of_judges
 from picknet.training.network import Network, word_matrices
 from picknet.training.plan import DataSource, TrainingPlan, make_plan
 from picknet.training.progress import TrainingProgress
-from picknet.training.runs import BadRun, Run, card, claim, load_best
+from picknet.training.runs import BadRun, Run, card, checkpoint, claim, load_best, read_part
 from picknet.training.shortlist import shortened
 from picknet.training.stages import adaptation, reinforcement, supervision
 from picknet.training.teachers import Captions, english_words, teachers
@@ -107,22 +107,22 @@ def train(
     if not plan.config.supervision.cnn_learning_rate:
         # As in a model folder, so that a later run from this one's model finds its features in the cache.
         round_to_half(network.cnn)
-    claim(folder, plan.config, plan.origin, resume=resume, command=command)
-    vocabulary.save(folder / "words.txt")
-    _move(network, target)
+    with claim(folder, plan.config, plan.origin, resume=resume, command=command):
+        vocabulary.save(folder / "words.txt")
+        _move(network, target)
 
-    frames = _load_frames(splits, network, plan.config, cache_folder, target, progress)
-    _write_clips(folder, splits, frames)
-    batches = prepare(frames[0], frames[1], vocabulary, plan.config, target, captions=learned.captions)
-    del frames  # so that pixels are freed once the stages have replaced them by features
+        frames = _load_frames(splits, network, plan.config, cache_folder, target, progress)
+        _write_clips(folder, splits, frames)
+        batches = prepare(frames[0], frames[1], vocabulary, plan.config, target, captions=learned.captions)
+        del frames  # so that pixels are freed once the stages have replaced them by features
 
-    run = Run(folder, plan.config, target, progress)
-    run.forget_unfinished_epochs()
-    _run_stages(plan, network, batches, run, judge_runs, splits[0], cache_folder)
-    if not plan.start:
-        _begin_without_category(network, batches)
-    export(network, vocabulary, plan.config, folder / "model", card=card(folder))
-    return folder / "model"
+        run = Run(folder, plan.config, target, progress)
+        run.forget_unfinished_epochs()
+        _run_stages(plan, network, batches, run, judge_runs, splits[0], cache_folder)
+        if not plan.start:
+            _begin_without_category(network, batches)
+        export(network, vocabulary, plan.config, folder / "model", card=card(folder))
+        return folder / "model"
 
 
 def export_run(
@@ -153,6 +153,8 @@ def export_run(
 def _exported(folder: Path) -> tuple[Network, Vocabulary, Config, dict[str, Any], bytes | None]:
     """The model of a run folder or a model folder, its card, and its tags if it has any."""
     if not (folder / "checkpoints").is_dir():
+        if (folder / "origin.json").exists():
+            raise BadRun(f"{folder}: a run without a checkpoint yet; go on with --resume, and export it then")
         if not (folder / "words.txt").is_file():
             raise BadRun(f"{folder}: not a run folder with a checkpoint, and not a model folder")
         parts = ModelFolder(folder)
@@ -162,9 +164,11 @@ def _exported(folder: Path) -> tuple[Network, Vocabulary, Config, dict[str, Any]
     vocabulary = Vocabulary.load(folder / "words.txt")
     if (folder / "model").is_dir():
         network, _, _ = load_network(folder / "model")
-    elif json.loads((folder / "origin.json").read_text(encoding="utf-8"))["from"]:
+    elif read_part(folder, "origin.json").get("from"):
         raise BadRun(f"{folder}: was started from another model and has not finished; finish it with --resume first")
     else:
+        if not any(checkpoint(folder, stage, "best").exists() for stage in STAGES):
+            raise BadRun(f"{folder}: has no checkpoint of a stage's best weights; go on with --resume")
         network = Network(config.model, len(vocabulary))
         for stage in STAGES:
             load_best(folder, stage, network)

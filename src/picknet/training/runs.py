@@ -1,5 +1,6 @@
 """A run folder: settings, versions, metrics and checkpoints of a training that can be stopped at any time."""
 
+import contextlib
 import copy
 import csv
 import dataclasses
@@ -8,7 +9,7 @@ import math
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from picknet.config import STAGES, Config, Stage, SupervisionConfig, load_config, to_toml
 from picknet.errors import PicknetError
-from picknet.files import UnwritableFile, remove_abandoned, write_text, written_whole
+from picknet.files import UnwritableFile, open_lock, remove_abandoned, take_lock, write_text, written_whole
 from picknet.training.learner import BatchParts, Learner, StageConfig, Step, Weights, rate_factor
 from picknet.training.network import Network
 from picknet.training.progress import TrainingProgress
@@ -41,6 +42,10 @@ SAVING_SHARE = 0.03
 
 LONGEST_PAUSE = 6
 """But at least every so many `SAVE_SECONDS`."""
+
+LOCK = ".lock"
+"""In a run folder: held by the process that trains in it."""
+TRAIN_AGAIN = "delete the stage's checkpoints to train it from its start, with --resume"
 
 METRICS = (
     "stage", "epoch", "loss", "reward", "language", "diversity", "picks", "val_cider", "val_picks", "val_found",
@@ -208,8 +213,7 @@ class Run:
                     }
                 best = {key: file.get_tensor(f"best.{key}") for key in weights.trained}
         except (SafetensorError, KeyError, TypeError, OSError, RuntimeError) as error:
-            advice = "delete it to train the stage from its start"
-            raise BadRun(f"{path}: not a checkpoint of this run ({error}); {advice}") from error
+            raise BadRun(f"{path}: not a checkpoint of this run ({error}); {TRAIN_AGAIN}") from error
         return StageProgress(**{**stored, "best": best})
 
     def _log(self, name: Stage, epoch: int, figures: dict[str, float]) -> None:
@@ -235,39 +239,69 @@ class Run:
         self._tensorboard.flush()
 
 
+@contextlib.contextmanager
 def claim(
     folder: Path, config: Config, origin: dict[str, str | None], *, resume: bool, command: str | None = None
-) -> None:
-    """Create the run folder or, to resume, check that it belongs to the same config and `origin`.
+) -> Iterator[None]:
+    """Create the run folder or, to resume, check that it belongs to the same config and `origin`. Within the block no
+    other process trains in it.
 
     origin: what the run depends on besides its config: data sets, model to start from, fold, judges.
     """
     written = folder / "config.toml"
-    for place in (folder, folder / "checkpoints"):
-        remove_abandoned(place)
     if not written.exists():
         if resume:
             raise BadRun(f"{folder}: no run to resume here; to start one, leave out --resume")
         # A run that was killed before its config was written may start again.
-        first_files = {"versions.json", "origin.json"}
+        first_files = {"versions.json", "origin.json", LOCK}
         if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - first_files):
             raise BadRun(f"{folder}: exists and is not a run folder; choose a new folder")
-        write_text(folder / "versions.json", json.dumps(_versions(command), indent=2) + "\n")
-        write_text(folder / "origin.json", json.dumps(origin, indent=2) + "\n")
-        write_text(written, to_toml(config))
-        return
-    if not resume:
+    # So may one that failed before its first epoch, with other settings, too.
+    elif not resume and any((folder / name).exists() for name in ("metrics.csv", "checkpoints", "model")):
         raise BadRun(f"{folder}: contains a run already; resume it with --resume, or choose a new folder")
-    before = load_config(written)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnwritableFile(f"{folder}: cannot be written ({error.strerror})") from error
+    with open_lock(folder / LOCK) as lock:
+        if not take_lock(lock):
+            raise BadRun(f"{folder}: another process trains in this run folder; wait for its end")
+        for place in (folder, folder / "checkpoints"):
+            remove_abandoned(place)
+        if resume:
+            _check_same(folder, config, origin)
+        if not resume or not (folder / "versions.json").exists():
+            write_text(folder / "versions.json", json.dumps(_versions(command), indent=2) + "\n")
+        if not resume:
+            write_text(folder / "origin.json", json.dumps(origin, indent=2) + "\n")
+            write_text(written, to_toml(config))
+        _ = read_part(folder, "versions.json")  # now, not after hours
+        yield
+
+
+def _check_same(folder: Path, config: Config, origin: dict[str, str | None]) -> None:
+    before = load_config(folder / "config.toml")
     if before != config:
         lines = zip(to_toml(before).splitlines(), to_toml(config).splitlines(), strict=True)
         old, new = next((old, new) for old, new in lines if old != new)
         raise BadRun(f"{folder}: was started with other settings ('{old}', now '{new}'); choose a new folder")
-    stored = json.loads((folder / "origin.json").read_text(encoding="utf-8"))
+    stored = read_part(folder, "origin.json")
     changed = [key for key in origin if stored.get(key) != origin[key]]  # older versions wrote fewer keys
     if changed:
         listed = ", ".join(f"{key}: {stored.get(key)}, now {origin[key]}" for key in changed)
         raise BadRun(f"{folder}: was started differently ({listed}); repeat the same command with --resume")
+
+
+def read_part(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON file of a run folder."""
+    try:
+        content = json.loads((folder / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise BadRun(f"{folder / name}: cannot be read ({reason}); it is a part of the run and was damaged") from error
+    if not isinstance(content, dict):
+        raise BadRun(f"{folder / name}: holds {type(content).__name__} where one JSON object was expected")
+    return content
 
 
 def pause_after(saving_seconds: float) -> float:
@@ -281,12 +315,18 @@ def checkpoint(folder: Path, stage: str, which: Checkpoint) -> Path:
 
 
 def load_best(folder: Path, stage: Stage, network: Network) -> None:
-    """Load a stage's best weights into the network, if the run has a checkpoint of it."""
+    """Load a stage's best weights into the network, if the run has trained it."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = checkpoint(folder, stage, "best")
-    if path.exists():
+    if not path.exists() and not trained_epochs(folder, stage):
+        return
+    try:
         network.load_state_dict(load_file(path, device=str(next(network.parameters()).device)), strict=False)
+    except (SafetensorError, OSError, RuntimeError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise BadRun(f"{path}: cannot be read ({reason}); {TRAIN_AGAIN}") from error
 
 
 def trained_epochs(folder: Path, stage: Stage) -> int:
@@ -296,12 +336,15 @@ def trained_epochs(folder: Path, stage: Stage) -> int:
 
 def _read_progress(path: Path) -> dict[str, Any]:
     """The `StageProgress` stored in a checkpoint; that of a new stage if there is no checkpoint."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     if not path.exists():
         return dataclasses.asdict(StageProgress())
-    with safe_open(path, framework="pt") as file:
-        progress: dict[str, Any] = json.loads(file.metadata()["progress"])
+    try:
+        with safe_open(path, framework="pt") as file:
+            progress: dict[str, Any] = json.loads(file.metadata()["progress"])
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        raise BadRun(f"{path}: not a checkpoint of this run ({error}); {TRAIN_AGAIN}") from error
     return progress
 
 
@@ -313,8 +356,7 @@ def card(folder: Path) -> dict[str, Any]:
         if progress["epochs"]:
             figures = {key: round(progress["best_figures"][key], 2) for key in ("val_cider", "val_picks")}
             stages[stage] = {"epoch": progress["best_epoch"], **figures}
-    clips = json.loads((folder / "clips.json").read_text(encoding="utf-8"))
-    versions = json.loads((folder / "versions.json").read_text(encoding="utf-8"))
+    clips, versions = read_part(folder, "clips.json"), read_part(folder, "versions.json")
     counts = {split: {key: len(rows) for key, rows in parts.items()} for split, parts in clips.items()}
     return {"stages": stages, "clips": counts, "versions": versions}
 
