@@ -16,6 +16,7 @@ from picknet.files import (
     open_lock,
     open_regular,
     remove_abandoned,
+    temporary_folder,
     write_text,
     written_whole,
 )
@@ -69,6 +70,12 @@ def test_what_a_killed_process_left_is_deleted_and_nothing_else(tmp_path):
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [".note-picknet-00000000-1-abcdefgh.txt", "other.txt", "picture.png"]
     remove_abandoned(tmp_path / "missing")
+    # In a container the next process may have the same number.
+    own = temporary_folder(tmp_path / "uploads")
+    remove_abandoned(tmp_path)
+    assert own.exists()
+    remove_abandoned(tmp_path, is_fresh=True)
+    assert not own.exists()
 
 
 def test_a_temporary_file_that_a_signal_finds_just_created_is_deleted(tmp_path, monkeypatch):

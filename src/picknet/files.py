@@ -199,15 +199,22 @@ def temporary_folder(target: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix=f".{target.name[:40]}{_mark()}", dir=target.parent))
 
 
-def remove_abandoned(folder: str | os.PathLike[str]) -> None:
-    """Delete temporary files and folders that processes of this machine left in a folder when they were killed."""
+def remove_abandoned(folder: str | os.PathLike[str], *, is_fresh: bool = False) -> None:
+    """Delete temporary files and folders that processes of this machine left in a folder when they were killed.
+
+    is_fresh: whether this process has made none yet, so that those of its number are of an earlier one: in a container
+    every start may have the same number.
+    """
     try:
         names = os.listdir(folder)
     except OSError:  # it may not exist yet
         return
     for name in names:
         marked = _MARKED.fullmatch(name)
-        if marked and marked["machine"] == _machine() and not _is_running(int(marked["process"])):
+        if not marked or marked["machine"] != _machine():
+            continue
+        process = int(marked["process"])
+        if not _is_running(process) or (is_fresh and process == os.getpid()):
             path = Path(folder) / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)

@@ -183,9 +183,9 @@ def _for_budget(budget: int) -> Sampling:
     least = max(VideoConfig().num_frames, 2 * budget)
 
     def sample(video: Video, picker: Picker) -> tuple[Iterable[Frame], Picker]:
-        if video.seconds and video.seconds > max(LONG_SECONDS, SECONDS_A_PICK * budget):
+        if video.length > max(LONG_SECONDS, SECONDS_A_PICK * budget):
             return video.sample_sparsely(), picker
-        return video.sample_by_time(fps=max(1.0, least / video.seconds) if video.seconds else 1.0), picker
+        return video.sample_by_time(fps=max(1.0, least / video.length) if video.length else 1.0), picker
 
     return sample
 

@@ -66,6 +66,9 @@ def test_a_budget_is_kept_to_and_with_exact_spent(picknet: Picknet, clips: Path,
     code, out, err = picknet("pick", clips / "cat.mp4", "--out", tmp_path / "no", "--budget", 41, "--exact")
     assert (code, out) == (1, "")
     assert err == f"picknet: {clips}/cat.mp4: exactly 41 frames were asked for, but it has 40\n"
+    raw = write_clip(tmp_path / "raw.h264", num_frames=40)  # whose length is not stored
+    code, out, err = picknet("pick", raw, "--budget", 20, "--exact", "--format", "jsonl")
+    assert (code, len(out.splitlines()), err) == (0, 20, "")
     assert not (tmp_path / "no").exists()
 
 

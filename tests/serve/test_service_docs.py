@@ -99,6 +99,13 @@ def test_a_port_that_is_taken_is_told_and_leaves_nothing(
 @on_linux
 def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
     environment = {"TMPDIR": str(tmp_path), "PATH": "", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    killed = subprocess_of("serve", "--port", "0", "--workers", "1", env=environment)
+    assert killed.stderr is not None
+    killed.stderr.readline()
+    (left,) = tmp_path.glob(".uploads-picknet-*")
+    (left / "upload").write_bytes(b"a client's video")
+    killed.kill()
+    killed.wait()
     process = subprocess_of("serve", "--port", "0", "--workers", "1", env=environment)
     try:
         assert process.stderr is not None
@@ -106,7 +113,7 @@ def test_the_command_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
         assert address.startswith("http://127.0.0.1:")
         done = subprocess.run(["/usr/bin/curl", "-s", f"{address}/readyz"], capture_output=True, check=True)
         assert done.stdout == b"ok\n"
-        assert len(list(tmp_path.glob("picknet-uploads-*"))) == 1
+        assert len(list(tmp_path.glob(".uploads-picknet-*"))) == 1
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0

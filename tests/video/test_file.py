@@ -429,6 +429,15 @@ def test_a_video_with_a_damaged_end_yields_what_decodes_and_reports_the_rest(
         assert "of 150 frames are lost or damaged, the first after " in video.damage
 
 
+def test_a_packet_that_is_cut_is_damage_though_no_sample_needs_it(tmp_path: Path) -> None:
+    whole = clips.fragment(clips.write_clip(tmp_path / "whole.mp4", num_frames=150), tmp_path / "fragments.mp4")
+    path = tmp_path / "cut.mp4"
+    path.write_bytes(whole.read_bytes()[: whole.stat().st_size * 2 // 3])
+    with Video(path) as video:
+        assert list(video.sample_evenly(count=2))
+        assert "some of its data cannot be decoded, the first after " in (video.damage or "")
+
+
 def test_a_truncated_avi_is_compared_with_the_length_in_its_header(tmp_path: Path) -> None:
     # Every frame of one size, so that the share of the bytes that is left is the share of the frames.
     path = clips.write_clip(tmp_path / "clip.avi", codec="rawvideo", pixel_format="bgr24", num_frames=100)

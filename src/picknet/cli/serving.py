@@ -1,5 +1,6 @@
 """`picknet serve`."""
 
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -101,6 +102,7 @@ def serve(
         from picknet.serve.service import SAMPLES, Limits, Service
 
     from picknet.captioner import load
+    from picknet.files import remove_abandoned
 
     check_address(host, token=token, insecure=insecure)
     for name, folder in (("root", root), ("samples", samples)):
@@ -115,6 +117,7 @@ def serve(
         job_timeout=job_timeout,
         memory=memory * MB,
     )
+    remove_abandoned(tempfile.gettempdir(), is_fresh=True)  # uploads of a service that was killed
     service = Service(
         load(model, style=style, side_by_side=True),
         limits,

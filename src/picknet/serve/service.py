@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from picknet.captioner import Captioner
 from picknet.errors import BadSetting, PicknetError
+from picknet.files import temporary_folder
 from picknet.picking.budget import MAX_BUDGET
 from picknet.picking.picker import Picker, glance_kind
 from picknet.results import Caption, Segment
@@ -110,7 +111,7 @@ class Service:
         self.stream_pool = ThreadPoolExecutor(self.limits.num_workers, thread_name_prefix="picknet stream")
         # Of its own, since a slow server must hold up nobody else.
         self.fetch_pool = ThreadPoolExecutor(self.limits.num_workers, thread_name_prefix="picknet fetch")
-        self._folder = Path(tempfile.mkdtemp(prefix="picknet-uploads-"))  # only its owner may look into it
+        self._folder = temporary_folder(Path(tempfile.gettempdir(), "uploads"))  # only its owner may look into it
         self.metrics.open_jobs.set_function(lambda: self.jobs.num_open)
 
     def stop(self) -> None:

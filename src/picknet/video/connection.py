@@ -316,7 +316,7 @@ def _reason(error: Exception, location: Location, timeout: float) -> str:
         # The program that writes into a pipe may have failed, and only FFmpeg knows whether there were any bytes.
         return ("nothing came, or " if location.kind == "pipe" else "") + "what it sends is not a known video format"
     if isinstance(error, av.ArgumentError) and location.kind == "pipe":
-        return "not a video by itself: formats that refer to other files, such as playlists, are refused"
+        return "not a video by itself; sound, and formats that refer to other files, such as playlists, are refused"
     if isinstance(error, av.ArgumentError) and location.kind == "network":
         return "not a valid address, or it redirects to one that is not http:// or https://"
     if isinstance(error, MemoryError):

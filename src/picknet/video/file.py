@@ -132,6 +132,11 @@ class Video:
         """What is lost of the video, in one line, as far as it has been read; None for a healthy one."""
         return str(self._damage) or None
 
+    @property
+    def length(self) -> float:
+        """As `seconds`; where the file does not store it, its frames are counted."""
+        return self.seconds or self._num_frames / self.fps
+
     def num_samples(self, count: int) -> int:
         """How many frames `sample_evenly` yields of a healthy video: `count`, or all if there are fewer."""
         return min(count, self._num_frames)

@@ -152,6 +152,8 @@ class Pass:
                     unit = units.get(packet.stream_index) or float(packet.time_base)
                     end = max(end, (packet.pts + (packet.duration or 0)) * unit)
                 if packet.stream_index == self.stream.index:
+                    if packet.is_corrupt and self._damage.undecodable is None and packet.pts is not None:
+                        self._damage.undecodable = f"some of its data cannot be decoded{self._since_start(packet.pts)}"
                     yield packet
         except av.FFmpegError as error:
             reason = f" ({error.strerror})"
