@@ -165,7 +165,10 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
         named = target if error.filename is None else Path(os.fsdecode(error.filename))
         if temporary is not None and named not in {target, temporary, *target.parents}:
             raise
-        raise UnwritableFile(f"{target}: cannot be written ({error.strerror or error})") from error
+        reason = error.strerror or error
+        if temporary is None and isinstance(error, FileExistsError | NotADirectoryError):
+            reason = f"{next(place for place in target.parents if os.path.lexists(place))} is not a folder"
+        raise UnwritableFile(f"{target}: cannot be written ({reason})") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

@@ -136,6 +136,9 @@ def test_the_command_reads_such_an_mp4_and_says_so(model_folder: Path, tmp_path:
     assert done.returncode == 0
     assert done.stdout.startswith(b"0:00:00  ")
     assert done.stderr.decode().startswith(f"picknet: {NOTE}\n")
+    cut = subprocess.run(command, input=content[:-500], capture_output=True, timeout=60, check=False)
+    assert cut.returncode == 1
+    assert "an unfinished or damaged MP4 (its index, 'moov', is missing or cut)" in cut.stderr.decode()
 
 
 @pytest.mark.parametrize("playlist", ["ffconcat version 1.0\nfile {}\n", "#EXTM3U\n#EXTINF:2.4,\n{}\n#EXT-X-ENDLIST\n"])

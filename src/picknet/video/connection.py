@@ -16,6 +16,7 @@ from av.video.stream import VideoStream
 
 from picknet.config import GlanceKind
 from picknet.video.access import file_options, network_options, opened, reader_options
+from picknet.video.content import UNFINISHED_MP4
 from picknet.video.frame import USUAL_FPS, pixel_aspect
 from picknet.video.motion import export_vectors
 from picknet.video.passes import video_stream
@@ -201,7 +202,9 @@ class Connection:
             self._container = opened(location.url, options, format=location.format, timeout=timeout)
             return
         except (av.FFmpegError, OSError, ValueError) as error:
-            reason = _reason(error, location, timeout)
+            is_cut = isinstance(error, av.InvalidDataError | av.EOFError)
+            is_mp4 = is_cut and self._pipe is not None and self._pipe.is_copy
+            reason = UNFINISHED_MP4 if is_mp4 else _reason(error, location, timeout)
             if time.monotonic() - began >= timeout:  # not every protocol reports a timeout as one
                 reason = f"no frame for {timeout:g} s"
         # Outside of the block, since PyAV's error contains the address with its password.

@@ -17,6 +17,7 @@ from av.container import InputContainer
 from picknet.video.access import check_pixels, file_options, opened, reader_options
 from picknet.video.source import UnreadableVideo, is_address, is_binary_file, locate
 
+UNFINISHED_MP4 = "an unfinished or damaged MP4 (its index, 'moov', is missing or cut)"
 _PLAYLIST_STARTS = (b"#EXTM3U", b"ffconcat")
 
 
@@ -82,7 +83,7 @@ class Content:
         if start.startswith(_PLAYLIST_STARTS) or b"<MPD" in start:
             return "a playlist, which refers to other files; `stream` follows the playlist at an address"
         if start[4:8] == b"ftyp" and isinstance(error, av.InvalidDataError | av.EOFError):
-            return "an unfinished or damaged MP4 (its index, 'moov', is missing or cut)"
+            return UNFINISHED_MP4
         if isinstance(error, av.InvalidDataError):
             return "not a known video format"
         if isinstance(error, av.ArgumentError):  # a format that FFmpeg knows, and may not open
