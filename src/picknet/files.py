@@ -205,8 +205,8 @@ def temporary_folder(target: Path) -> Path:
 def remove_abandoned(folder: str | os.PathLike[str], *, is_fresh: bool = False) -> None:
     """Delete temporary files and folders that processes of this machine left in a folder when they were killed.
 
-    is_fresh: whether this process has made none yet, so that those of its number are of an earlier one: in a container
-    every start may have the same number.
+    is_fresh: whether this process has created none yet. Then those with its process number are left from an earlier
+    one: in a container, every start may get the same number.
     """
     try:
         names = os.listdir(folder)

@@ -169,8 +169,8 @@ def as_edl(segments: Iterable[Segment], *, fps: float, video: str) -> Iterator[s
     """A CMX 3600 edit decision list: an event for each segment, its caption as a comment. fps: the video's frame rate.
 
     Time codes count frames without dropped numbers: at 29.97 frames a second they run at 30, 3.6 s an hour slower than
-    the clock. A rate that is nearly no whole number, as of many recordings of screens, has no time codes of its own:
-    they are those of 25 frames a second.
+    the clock. A rate that is not close to a whole number, such as the average of a screen recording, has no time codes
+    of its own: then they count 25 frames a second.
     """
     name = Path(video).name
     yield f"TITLE: {_one_line(Path(video).stem)[:70]}\nFCM: NON-DROP FRAME\n\n"

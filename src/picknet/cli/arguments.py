@@ -326,10 +326,19 @@ def check_numbers(
         raise BadUsage(f"--rate {rate:g}: more than 0 is possible; 1 is the model's own, 2 picks more, 0.5 fewer")
 
 
-def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """The videos that files, folders, patterns and addresses stand for, and what is wrong where there are none."""
+def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[tuple[str, PicknetError]]]:
+    """The videos that files, folders, patterns and addresses stand for; the names of those that stand for none, and
+    the error of each.
+    """
     from picknet.files import files_below, matching
-    from picknet.video.source import TRANSPORT_SUFFIXES, VIDEO_SUFFIXES, is_address, is_http, is_video_file
+    from picknet.video.source import (
+        TRANSPORT_SUFFIXES,
+        VIDEO_SUFFIXES,
+        UnreadableVideo,
+        is_address,
+        is_http,
+        is_video_file,
+    )
 
     suffixes = ", ".join(sorted(VIDEO_SUFFIXES | TRANSPORT_SUFFIXES))
 
@@ -360,7 +369,7 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[tuple[str, st
             videos += found
             if not found:
                 problems.append((match, f"no video in this folder (looked for {suffixes})"))
-    return videos, problems
+    return videos, [(name, UnreadableVideo(f"{name}: {wrong}")) for name, wrong in problems]
 
 
 def display_name(video: str) -> str:

@@ -54,9 +54,11 @@ MANY_SCENES = 3
 LONG_SECONDS = 30.0
 """A video with at least this many scenes and seconds is better described by `picknet timeline`."""
 DOUBTFUL = 0.5
-"""A caption with a confidence below this is rather bad than good."""
+"""A caption with a confidence below this is more likely bad than good."""
 
 Source = str | BinaryIO
+Problems = Sequence[tuple[str, PicknetError]]
+"""What was named and is no video: its name, and why it is none."""
 
 
 def caption(
@@ -115,8 +117,8 @@ def caption(
     format = format_for(out, format, RESULT_SUFFIXES, default=ResultFormat.text)
     with _sources(videos) as (sources, names, problems):
         sheets = sheet_paths(sheet, names) if sheet else [None] * len(names)
-        for name, wrong in problems:
-            say(f"{name}: {wrong}")
+        for _, problem in problems:
+            say(str(problem))
         if not sources and format is ResultFormat.text:
             raise typer.Exit(1)
         check_out(out)
@@ -142,8 +144,8 @@ def caption(
 
 
 @contextlib.contextmanager
-def _sources(arguments: Sequence[str]) -> Iterator[tuple[Sequence[Source], list[str], list[tuple[str, str]]]]:
-    """The videos, their names, and what is wrong with each argument that stands for none."""
+def _sources(arguments: Sequence[str]) -> Iterator[tuple[Sequence[Source], list[str], Problems]]:
+    """The videos, their names, and the names and errors of arguments that stand for none."""
     if "-" not in arguments:
         videos, problems = find_videos(arguments)
         yield videos, [display_name(video) for video in videos], problems
@@ -180,7 +182,7 @@ def _caption_all(
     captioning: "_Captioning",
     tasks: Iterable[tuple[Source, Path | None]],
     names: Sequence[str],
-    problems: Sequence[tuple[str, str]],
+    problems: Problems,
     *,
     jobs: int,
     timeout: float | None,
@@ -203,8 +205,8 @@ def _caption_all(
     results = in_order(captioning, tasks, jobs=jobs, timeout=timeout, name=lambda task: display_name(str(task[0])))
     with opened(out) as write, progress("captioning", len(names)) as on_video:
         header = table.header()  # written with the first row: a header alone is no result
-        for name, wrong in problems:
-            write(header + table.failure(name, UnreadableVideo(f"{name}: {wrong}"), model=model))
+        for name, problem in problems:
+            write(header + table.failure(name, problem, model=model))
             header = ""
         for name, result in zip(names, results, strict=True):
             if isinstance(result, BadPixels):  # which knows only the frame

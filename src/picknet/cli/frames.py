@@ -156,8 +156,8 @@ def pick(
     if watch and timeout:
         raise BadUsage("--timeout: does not apply to a live source")
     found, problems = ([watch.live.name], []) if watch else find_videos(videos)
-    for name, wrong in problems:
-        say(f"{name}: {wrong}")
+    for _, problem in problems:
+        say(str(problem))
     if not found:
         raise typer.Exit(1)
 

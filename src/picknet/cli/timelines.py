@@ -121,8 +121,8 @@ def timeline(
     names = [display_name(video) for video in found]
     format, places = _places(out, format, names)
     sheets = sheet_paths(sheet, names) if sheet else [None] * len(found)
-    for name, wrong in problems:
-        say(f"{name}: {wrong}")
+    for _, problem in problems:
+        say(str(problem))
     if not found:
         raise typer.Exit(1)
 

@@ -66,6 +66,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
     else:
         content = parse_json(path, text)
         if isinstance(content, dict):
+            # A clip with an empty list gets an empty caption, so that it is counted as missing.
             rows = [
                 {"clip": clip, "caption": caption}
                 for clip, captions in content.items()

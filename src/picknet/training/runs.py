@@ -270,12 +270,13 @@ def claim(
             remove_abandoned(place)
         if resume:
             _check_same(folder, config, origin)
-        if not resume or not (folder / "versions.json").exists():
+        if resume and (folder / "versions.json").exists():
+            read_part(folder, "versions.json")  # an error of it comes now, not after hours, with the card
+        else:
             write_text(folder / "versions.json", json.dumps(_versions(command), indent=2) + "\n")
         if not resume:
             write_text(folder / "origin.json", json.dumps(origin, indent=2) + "\n")
             write_text(written, to_toml(config))
-        _ = read_part(folder, "versions.json")  # now, not after hours
         yield
 
 
@@ -293,11 +294,11 @@ def _check_same(folder: Path, config: Config, origin: dict[str, str | None]) -> 
 
 
 def read_part(folder: Path, name: str) -> dict[str, Any]:
-    """A JSON file of a run folder."""
+    """The content of a JSON file of a run folder."""
     try:
         content = json.loads((folder / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        reason = getattr(error, "strerror", None) or error
         raise BadRun(f"{folder / name}: cannot be read ({reason}); it is a part of the run and was damaged") from error
     if not isinstance(content, dict):
         raise BadRun(f"{folder / name}: holds {type(content).__name__} where one JSON object was expected")
@@ -325,7 +326,7 @@ def load_best(folder: Path, stage: Stage, network: Network) -> None:
     try:
         network.load_state_dict(load_file(path, device=str(next(network.parameters()).device)), strict=False)
     except (SafetensorError, OSError, RuntimeError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        reason = getattr(error, "strerror", None) or error
         raise BadRun(f"{path}: cannot be read ({reason}); {TRAIN_AGAIN}") from error
 
 
