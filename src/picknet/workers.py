@@ -9,11 +9,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from queue import LifoQueue, SimpleQueue
+from queue import Empty, LifoQueue, SimpleQueue
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from picknet.errors import PicknetError
@@ -89,14 +89,17 @@ def as_finished(
         return
     with _processes(work, jobs=jobs, name=name, timeout=timeout) as (threads, do):
         ahead: dict[Future[Any], Task] = {}
+        finished: SimpleQueue[Future[Any]] = SimpleQueue()
         remaining = iter(tasks)
         while True:
             for task in itertools.islice(remaining, AHEAD_PER_JOB * jobs - len(ahead)):
-                ahead[threads.submit(do, task)] = task
+                future = threads.submit(do, task)
+                ahead[future] = task
+                future.add_done_callback(finished.put)
             if not ahead:
                 return
-            for future in _done(ahead):
-                yield ahead.pop(future), _checked(future.result())
+            future = _next(finished)
+            yield ahead.pop(future), _checked(future.result())
 
 
 def items_in_order(
@@ -198,21 +201,29 @@ def _in_turn(
             break
         ahead.append(pool.submit(do, task))
         while ahead and (ahead[0].done() or len(ahead) >= max_ahead):
-            _done([ahead[0]])
+            _wait_for(ahead[0])
             yield ahead.popleft().result()
     while ahead:
-        _done([ahead[0]])
+        _wait_for(ahead[0])
         yield ahead.popleft().result()
     if failure is not None:
         raise failure
 
 
-def _done(futures: Iterable[Future[Any]]) -> set[Future[Any]]:
-    """Those that are done, once one is. Waiting without an end, the main thread could miss Ctrl-C: where the signal
-    arrives just before it falls asleep, Python only notices when it wakes up."""
-    while not (done := wait(futures, timeout=WAKE_SECONDS, return_when=FIRST_COMPLETED).done):
-        pass
-    return done
+def _wait_for(future: Future[Any]) -> None:
+    finished: SimpleQueue[Future[Any]] = SimpleQueue()
+    future.add_done_callback(finished.put)
+    _next(finished)
+
+
+def _next(finished: SimpleQueue[Future[Any]]) -> Future[Any]:
+    """The next finished task. Waiting without an end, the main thread could miss Ctrl-C: where the signal arrives just
+    before it falls asleep, Python only notices when it wakes up. `concurrent.futures.wait` would leave a lock taken
+    where it arrives as it wakes up, and the thread that reports a result would wait for that lock for ever.
+    """
+    while True:
+        with contextlib.suppress(Empty):
+            return finished.get(timeout=WAKE_SECONDS)
 
 
 class Worker:
