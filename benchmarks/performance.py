@@ -42,8 +42,8 @@ not count those that k-means needs for the features of all frames.
 AGREEMENT = """
 Words and picks, against plain inference that decodes every frame in order, glances at every sample, computes
 everything in 32 bits and stops a search only when no open sentence can win. Of two sentences that score nearly the
-same, rounding may choose the other; CIDEr says that it is as good (± is one standard error, paired). The captioner was
-not trained on these MSR-VTT videos.
+same, rounding may choose the other; CIDEr says that it is as good (± is one standard error, paired). The captioner is
+that of the commit above; it was not trained on these MSR-VTT videos.
 """
 PRECISIONS = """
 Errors are those of CNN features and of the decoder's log-probabilities, against 32 bits. The CNN in 8 bits (NNCF,

@@ -504,8 +504,12 @@ def test_csv_is_a_row_for_each():
         "confidence": "0.7251",
         "picks": "3 10",
         "seconds": "3.000 10.000",
+        "not_sure": "",
     }
     assert rows[1]["confidence"] == ""
+    unsure = dataclasses.replace(SEGMENTS[0], text="", not_sure="confidence 0.31 is below 0.5")
+    (row,) = csv.DictReader(io.StringIO("".join(as_csv([unsure], video="a\rb,forged"))))
+    assert (row["video"], row["caption"], row["not_sure"]) == ("a\rb,forged", "", "confidence 0.31 is below 0.5")
 
 
 # --- The command -----------------------------------------------------------------------------------------------------

@@ -25,14 +25,18 @@ class Describer:
         self._runtime = runtime
         self._model = model
         styles = runtime.vocabulary.styles
+        own = own_entry(entries(runtime.card), styles)
+        if style == own:
+            style = None
         if style and style not in styles:
-            possible = f"possible: {', '.join(styles)}" if styles else "it has only its own style"
+            names = ", ".join([*([own] if own else []), *styles])
+            possible = f"possible: {names}" if styles else "it has only its own style"
             raise BadSetting(f"style is {style!r}, which the model {model} was not trained on; {possible}")
         self.confidence = Confidence.from_card(
             runtime.card, runtime.folder / "card.json", style=style, styles=styles
         )
         """None where the model is not calibrated for the style."""
-        dataset = style or own_entry(entries(runtime.card), styles)
+        dataset = style or own
         forecast, match, critic = runtime.forecast(dataset), runtime.match(dataset), runtime.critic(dataset)
         lacks = None
         if self.confidence and self.confidence.needs_tags and not runtime.tags:

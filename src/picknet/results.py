@@ -1,5 +1,6 @@
 """What a captioner returns: frozen dataclasses with JSON, a readable repr, and HTML for notebooks."""
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -48,7 +49,10 @@ class _MayBeUnsure:
     @property
     def display_text(self) -> str:
         """The text, or `not sure (0.31)`."""
-        return f"not sure ({self.confidence:.2f})" if self.not_sure else self.text
+        if not self.not_sure or self.confidence is None:
+            return self.text
+        # Rounded up, 0.4986 would not look as if it were below 0.5.
+        return f"not sure ({math.floor(100 * self.confidence) / 100:.2f})"
 
     def _quoted(self) -> str:
         return "not sure" if self.not_sure else repr(self.text)

@@ -75,7 +75,7 @@ def parts(scene: Iterator[Frame]) -> Iterator[Iterator[Frame]]:
 def readable(segments: Iterable[Segment]) -> Iterator[Segment]:
     """Join segments until each differs from its neighbours and is long enough to be read.
 
-    Of two that become one, the longer keeps its caption.
+    Of two that become one, the longer keeps its caption and its confidence.
     """
     previous: Segment | None = None
     short: Segment | None = None
@@ -127,12 +127,13 @@ def as_jsonl(segments: Iterable[Segment]) -> Iterator[str]:
 
 def as_csv(segments: Iterable[Segment], *, video: str) -> Iterator[str]:
     """A row for each segment under a header; `picks` (indexes) and `seconds` are lists separated by spaces."""
-    yield csv_row("video", "start", "end", "caption", "confidence", "picks", "seconds")
+    yield csv_row("video", "start", "end", "caption", "confidence", "picks", "seconds", "not_sure")
     for segment in segments:
         sure = "" if segment.confidence is None else f"{segment.confidence:.4f}"
         indices = " ".join(str(pick.index) for pick in segment.picks)
         seconds = " ".join(f"{pick.seconds:.3f}" for pick in segment.picks)
-        yield csv_row(video, f"{segment.start:.3f}", f"{segment.end:.3f}", segment.text, sure, indices, seconds)
+        start, end = f"{segment.start:.3f}", f"{segment.end:.3f}"
+        yield csv_row(video, start, end, segment.text, sure, indices, seconds, segment.not_sure)
 
 
 def as_srt(segments: Iterable[Segment]) -> Iterator[str]:
@@ -236,5 +237,5 @@ def _escaped(text: str) -> str:
 def csv_row(*cells: object) -> str:
     """A line of a CSV file."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(cells)
-    return line.getvalue()
+    csv.writer(line).writerow(cells)  # that of Python 3.11 quotes a return in a cell only where lines end in one, too
+    return line.getvalue().removesuffix("\r\n") + "\n"

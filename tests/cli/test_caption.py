@@ -75,7 +75,7 @@ def test_csv_can_be_read_back_whatever_the_names_hold(picknet: Picknet, tmp_path
     _, out, _ = picknet("caption", awkward, "--model", model_folder, "--format", "csv", "--picker", "all")
     (row,) = csv.DictReader(io.StringIO(out))
     columns = ["video", "caption", "confidence", "picks", "seconds", "frames_seen", "model", "damage", "error"]
-    assert list(row) == columns
+    assert list(row) == [*columns, "not_sure"]
     assert row["confidence"] == ""
     assert row["video"] == str(awkward)
     assert (row["picks"], row["seconds"], row["frames_seen"]) == ("0 1 2", "0.000 0.040 0.080", "3")
@@ -108,7 +108,11 @@ def test_a_doubtful_caption_is_called_one(picknet: Picknet, clips: Path, sure: P
     advice = '; --min-confidence 0.5 says "not sure" instead\n'
     assert picknet(*arguments).err == "picknet: a doubtful caption, with a confidence of 0.38" + advice
     several = picknet(*arguments, clips / "dog.mkv", clips / "gone.mp4").err
-    assert several.endswith("picknet: 2 of 2 captions are doubtful, with a confidence below 0.5" + advice)
+    named = f"{clips / 'cat.mp4'} (0.38), {clips / 'dog.mkv'} (0.38)"
+    assert several.endswith(f"picknet: 2 of 2 captions are doubtful, with a confidence below 0.5: {named}{advice}")
+    many = picknet(*arguments, *[clips / "cat.mp4"] * 5).err
+    assert f"6 of 6 captions are doubtful, with a confidence below 0.5: {clips / 'cat.mp4'} (0.38), " in many
+    assert f"{clips / 'cat.mp4'} (0.38), 1 more; " in many
     for shown in (("--quiet",), ("--candidates", 1), ("--format", "jsonl"), ("--min-confidence", 0.1)):
         assert picknet(*arguments, *shown).err == ""
 
@@ -408,7 +412,7 @@ def test_for_programs_a_video_that_failed_has_a_row_with_the_error(
 
 @pytest.fixture
 def unsure(attending_folder: Path, tmp_path: Path) -> Path:
-    """A model whose confidence is always 0.27."""
+    """A model whose confidence is always 0.269."""
     folder = unsealed(attending_folder, tmp_path / "unsure")
     (folder / "card.json").write_text(json.dumps({"confidence": {"msvd": {"weights": {"bias": -1.0}}}}))
     return folder
@@ -419,8 +423,8 @@ def test_below_the_least_confidence_every_command_says_not_sure(
 ) -> None:
     cat = clips / "cat.mp4"
     options = ("--model", unsure, "--min-confidence", 0.5)
-    assert picknet("caption", cat, *options).out == "not sure (0.27)\n"
-    assert picknet("caption", cat, *options, "--candidates", 3).out == "not sure (0.27)\n"
+    assert picknet("caption", cat, *options).out == "not sure (0.26)\n"
+    assert picknet("caption", cat, *options, "--candidates", 3).out == "not sure (0.26)\n"
     content = json.loads(picknet("caption", cat, *options, "--format", "json").out)
     assert (content["caption"], content["not_sure"], content["candidates"], content["error"]) == (
         "", "confidence 0.27 is below 0.5", [], None,
@@ -429,9 +433,9 @@ def test_below_the_least_confidence_every_command_says_not_sure(
     assert (row["caption"], row["confidence"]) == ("", "0.2689")
     assert picknet("caption", cat, *options, "--sheet", tmp_path / "cat.png").code == 0
     streamed = picknet("stream", cat, *options, "--sheet", tmp_path / "stream.png", "-q").out.splitlines()
-    assert {line.partition("  ")[2] for line in streamed} == {"not sure (0.27)"}
+    assert {line.partition("  ")[2] for line in streamed} == {"not sure (0.26)"}
     told = picknet("timeline", cat, *options, "--sheet", tmp_path / "board.png").out
-    assert told == "0:00:00-0:00:01  not sure (0.27)\n"
+    assert told == "0:00:00-0:00:01  not sure (0.26)\n"
     assert "not sure" not in picknet("caption", cat, "--model", unsure, "--min-confidence", 0.2).out
 
 

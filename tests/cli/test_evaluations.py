@@ -22,7 +22,7 @@ from PIL import Image
 
 from picknet.captioner import Captioner, load
 from picknet.data.split import Clip, Missing, Split
-from picknet.model.folder import TAGS
+from picknet.model.folder import SHIPPED, TAGS
 from picknet.model.manifest import renewed
 from picknet.model.runtime import Runtime
 from picknet.model.sentences import Signals
@@ -388,6 +388,7 @@ def calibratable(
         on_clip: Callable[[Clip], object],
     ) -> tuple[list[Sample], list[Missing]]:
         samples = []
+        assert captioner.describer.confidence is None  # an older one may need what the captioner has no more
         for clip in split.clips:
             assert not forecasts or clip.name not in forecasts[clip.path].words
             text, likelihood = (clip.captions[0], -0.5) if int(clip.name[-2:]) % 2 else ("a cat is sitting", -1.5)
@@ -486,6 +487,43 @@ def test_calibrate_learns_a_match_beside_the_forecast(picknet: Picknet, calibrat
     captions.write_text(captions.read_text().replace("dog", "perro").replace("is running", "corre"))
     assert picknet(*learning, "--match-weight", 0).code == 0
     assert load(model).describer.writer.match is None
+
+
+def test_calibrate_on_other_clips_replaces_a_confidence_with_a_match(
+    picknet: Picknet, calibratable: tuple[Path, Path]
+) -> None:
+    model, data = calibratable
+    command = ("calibrate", "--model", model, "--data", f"folder={data}")
+    learning = (*command, "--tags", f"folder={data}", "--forecast", f"folder={data}")
+    assert picknet(*learning, "--match-weight", 2).code == 0
+    # As if it had been calibrated on another data set.
+    card = json.loads((model / "card.json").read_text())
+    card["confidence"] = {"msvd": card["confidence"]["folder"]}
+    tags = load(model).runtime.tags
+    assert tags is not None
+    with renewed(model, TAGS):
+        replace(
+            tags, forecasts={"msvd": tags.forecasts["folder"]}, matches={"msvd": tags.matches["folder"]}
+        ).save(model / TAGS)
+    with renewed(model, "card.json"):
+        (model / "card.json").write_text(json.dumps(card))
+    assert load(model).describer.writer.match_weight == 2
+    code, _, err = picknet(*command)
+    assert (code, err) == (0, "")
+    again = load(model)
+    assert list(again.runtime.card["confidence"]) == ["folder"]
+    assert (again.describer.writer.match, again.describer.writer.match_weight) == (None, 0)
+
+
+def test_the_calibration_of_a_shipped_model_stays(picknet: Picknet, calibratable: tuple[Path, Path]) -> None:
+    card = SHIPPED / "msvd" / "card.json"
+    if not card.exists():
+        pytest.skip("no shipped model")
+    before = card.read_bytes()
+    code, _, err = picknet("calibrate", "--model", "msvd", "--data", f"folder={calibratable[1]}")
+    assert code == 2
+    assert err.startswith("picknet: --model msvd: its calibration is a part of picknet and would be lost; copy the ")
+    assert card.read_bytes() == before
 
 
 def test_calibrate_learns_a_critic_from_other_clips(
@@ -637,7 +675,8 @@ def test_a_style_is_calibrated_on_clips_whose_captions_have_another(
     code, out, err = picknet(*options, "msrvtt")
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == f"{model}: the confidence of captions in the style of msrvtt"
-    assert out.splitlines()[2] == "fitted on           40 clips of folder val"
+    fitted_on = "40 clips of folder val, whose captions people wrote in another style, that of folder"
+    assert out.splitlines()[2] == f"fitted on           {fitted_on}"
     assert list(json.loads((model / "card.json").read_text())["confidence"]) == ["msrvtt"]
     assert load(model, style="msrvtt").confidence_note is None
     assert load(model).confidence_note is not None

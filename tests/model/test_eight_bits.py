@@ -80,7 +80,9 @@ def test_products_of_what_is_computed_stay_as_they_are():
     left, right = (operations.parameter([300, 300], np.float32, name=name) for name in ("left", "right"))
     model = openvino.Model([operations.matmul(left, right, False, False)], [left, right])
     values = np.random.default_rng(0).normal(size=(300, 300)).astype(np.float32)
-    compiled = openvino.Core().compile_model(in_eight_bits(model, operations), "CPU")
+    compiled = openvino.Core().compile_model(
+        in_eight_bits(model, operations), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
     np.testing.assert_allclose(compiled([values, values])[0], values @ values, rtol=1e-3, atol=1e-3)
 
 

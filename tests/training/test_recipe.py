@@ -457,6 +457,18 @@ def test_an_unfinished_run_can_be_exported(clips, finished, tmp_path):
         export_run(clips, tmp_path / "none")
 
 
+def test_an_export_keeps_the_calibration_of_the_run(finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    card = json.loads((run / "model" / "card.json").read_text())
+    card["confidence"] = {"msvd": {"weights": {"bias": 2.0}}}
+    (run / "model" / "card.json").write_text(json.dumps(card))
+    (run / "model" / "tags.safetensors").write_bytes(b"tags")
+    export_run(run, tmp_path / "model")
+    assert json.loads((tmp_path / "model" / "card.json").read_text()) == card
+    assert (tmp_path / "model" / "tags.safetensors").read_bytes() == b"tags"
+
+
 @pytest.mark.parametrize(("keep", "kept"), [("best", 2), ("last", 3)])
 def test_a_stage_ends_with_its_best_epoch_or_with_its_last(keep, kept, tmp_path):
     stage = f"[adaptation]\nepochs = 3\nkeep = '{keep}'"

@@ -388,6 +388,42 @@ def note_no_confidence(captioner: "Captioner", style: str) -> None:
         note(f"--style {style}: {captioner.confidence_note}")
 
 
+DOUBTFUL = 0.5
+"""A caption with a confidence below this is more likely bad than good."""
+MAX_NAMED = 5
+"""Doubtful captions that are named; the others are counted."""
+
+
+class Doubts:
+    """Which captions are doubtful, for a note where the output does not show it."""
+
+    def __init__(self) -> None:
+        self._num_captions = self._num_doubtful = 0
+        self._named: list[str] = []
+        self._last = 1.0
+
+    def add(self, name: str, confidence: float | None) -> None:
+        """name: of the caption: its video, or when it is shown."""
+        self._num_captions += 1
+        if confidence is not None and confidence < DOUBTFUL:
+            self._num_doubtful += 1
+            self._last = confidence
+            if len(self._named) < MAX_NAMED:
+                self._named.append(f"{name} ({confidence:.2f})")
+
+    def note(self) -> None:
+        if not self._num_doubtful:
+            return
+        if self._num_captions == 1:
+            which = f"a doubtful caption, with a confidence of {self._last:.2f}"
+        else:
+            more = self._num_doubtful - len(self._named)
+            named = ", ".join([*self._named, *([f"{more:,} more"] if more else [])])
+            which = f"{self._num_doubtful:,} of {self._num_captions:,} captions are doubtful, with a confidence below "
+            which += f"{DOUBTFUL}: {named}"
+        note(f'{which}; --min-confidence {DOUBTFUL} says "not sure" instead')
+
+
 def sheet_paths(sheet: Path, videos: Sequence[str]) -> list[Path]:
     """Where each video's contact sheet goes: the file itself, or NAME.png, NAME-2.png … in the folder."""
     from picknet.show.page import FORMATS

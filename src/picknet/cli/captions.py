@@ -17,6 +17,7 @@ from picknet.cli.arguments import (
     BadUsage,
     Beam,
     Change,
+    Doubts,
     Frames,
     K,
     MaxPixels,
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
 MANY_SCENES = 3
 LONG_SECONDS = 30.0
 """A video with at least this many scenes and seconds is better described by `picknet timeline`."""
-DOUBTFUL = 0.5
-"""A caption with a confidence below this is more likely bad than good."""
 
 Source = str | BinaryIO
 Problems = Sequence[tuple[str, PicknetError]]
@@ -68,7 +67,7 @@ def caption(
     candidates: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, max=50, help="Print N different captions, the most probable first.",
+            metavar="N", min=1, max=50, help="Print N different sentences: the caption, then the likeliest others.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -201,7 +200,7 @@ def _caption_all(
     if names and jobs == 1 and timeout is None:
         _ = captioning.picker  # an error in the model comes before the first result
     num_failed, num_films = len(problems), 0
-    doubtful: list[float] = []  # confidences
+    doubts = Doubts()
     results = in_order(captioning, tasks, jobs=jobs, timeout=timeout, name=lambda task: display_name(str(task[0])))
     with opened(out) as write, progress("captioning", len(names)) as on_video:
         header = table.header()  # written with the first row: a header alone is no result
@@ -224,18 +223,13 @@ def _caption_all(
                     note(f"{caption.video}: {caption.damage}; captioned what could be read")
                 if sheet_path:
                     _write_sheet(sheet_path, thumbnails, caption)
-                if caption.confidence is not None and caption.confidence < DOUBTFUL:
-                    doubtful.append(caption.confidence)
+                doubts.add(caption.video, caption.confidence)
                 if caption.num_scenes >= MANY_SCENES and (caption.seconds or 0) >= LONG_SECONDS:
                     num_films += 1
             header = ""
             on_video()
-    if doubtful and not table.shows_confidence and captioning.min_confidence is None:
-        num_captions = len(problems) + len(names) - num_failed
-        which = f"{len(doubtful):,} of {num_captions:,} captions are doubtful, with a confidence below {DOUBTFUL}"
-        if num_captions == 1:
-            which = f"a doubtful caption, with a confidence of {doubtful[0]:.2f}"
-        note(f'{which}; --min-confidence {DOUBTFUL} says "not sure" instead')
+    if not table.shows_confidence and captioning.min_confidence is None:
+        doubts.note()
     if num_films:
         which = f"{num_films:,} of {many(len(names), 'video')} show" if len(names) > 1 else "this video shows"
         note(f"{which} several scenes; picknet timeline describes them one by one")
@@ -323,7 +317,7 @@ class _Table:
         numbers = range(1, self.num_candidates + 1)
         numbered = [f"{name}_{number}" for number in numbers for name in ("candidate", "probability")]
         names = ["video", "caption", "confidence", "picks", "seconds", "frames_seen", "model", "damage", "error"]
-        return csv_row(*names, *numbered)
+        return csv_row(*names, "not_sure", *numbered)
 
     def row(self, result: "Caption") -> str:
         if self.format in (ResultFormat.json, ResultFormat.jsonl):
@@ -359,5 +353,6 @@ class _Table:
             result.model,
             result.damage,
             result.error,
+            result.not_sure,
             *(candidates + [""] * 2 * self.num_candidates)[: 2 * self.num_candidates],
         )

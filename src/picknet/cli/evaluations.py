@@ -374,7 +374,7 @@ def calibrate(
     from picknet.files import written_whole
     from picknet.model.card import CARD, report, write_card
     from picknet.model.confidence import with_entry, without_tags
-    from picknet.model.folder import TAGS
+    from picknet.model.folder import SHIPPED, TAGS
     from picknet.model.manifest import renewed
     from picknet.study import calibration
     from picknet.study.critic_learning import learn_critic
@@ -382,6 +382,11 @@ def calibrate(
 
     ((name, folder),) = ((found.dataset, found.folder) for found in data_folders([data], dataset.value))
     captioner = load(model, style=style)
+    if captioner.runtime.folder.parent == SHIPPED and captioner.name == captioner.runtime.folder.name:
+        raise BadUsage(
+            f"--model {captioner.name}: its calibration is a part of picknet and would be lost; copy the folder "
+            f"{captioner.runtime.folder}, and calibrate the copy"
+        )
     styles = captioner.runtime.vocabulary.styles
     if fold_model and name in styles:
         raise BadUsage(f"--fold-model: the clips of folds have the model's own style, but {name} is another")
@@ -440,8 +445,9 @@ def calibrate(
     if tags_weight is None:
         tags_weight = captioner.describer.writer.tags_weight
     if match_weight is None:
-        match_weight = captioner.describer.writer.match_weight
+        match_weight = captioner.describer.writer.match_weight if captioner.runtime.match(calibrated) else 0.0
     for writer, _ in parts:
+        writer.describer.confidence = None  # the one before may need judges that this one does not have
         sentences = writer.describer.writer
         sentences.tags_weight, sentences.match_weight = tags_weight, match_weight
         sentences.forecast, sentences.match = writer.runtime.forecast(calibrated), writer.runtime.match(calibrated)
@@ -459,6 +465,8 @@ def calibrate(
     if fold_model:
         unseen = many(sum(map(len, samples[1:])), "clip")
         fitted_on += f" and {unseen} of {name} train, those captioned by models of folds that had not seen them"
+    if calibrated != name:
+        fitted_on += f", whose captions people wrote in another style, that of {name}"
     facts = {"fitted_on": fitted_on, **fitted.to_dict()}
     runtime = captioner.runtime
     old = runtime.card

@@ -14,6 +14,7 @@ import typer
 from picknet.cli.arguments import (
     OUTPUT,
     Beam,
+    Doubts,
     MaxPixels,
     MinConfidence,
     Model,
@@ -30,6 +31,7 @@ from picknet.cli.arguments import (
 )
 from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened_live
 from picknet.cli.terminal import many, note
+from picknet.timecode import clock
 
 if TYPE_CHECKING:
     from picknet.picking.picker import Pick, Picker
@@ -39,7 +41,10 @@ if TYPE_CHECKING:
     from picknet.video.live import Live
 
 SOURCE = "Source"
-CSV_COLUMNS = ("video", "seconds", "caption", "changed", "confidence", "total_picks", "frames_seen", "scene", "lag")
+CSV_COLUMNS = (
+    "video", "seconds", "caption", "changed", "confidence", "total_picks", "frames_seen", "scene", "lag",
+    "not_sure",
+)  # fmt: skip
 MAX_MEMORY = 4 << 30
 """Bytes that a stream may allocate beside the model. A hostile server sends playlists and packets without an end, which
 FFmpeg would keep until the timeout is over."""
@@ -147,6 +152,7 @@ def stream(
         if style and format is not ResultFormat.text:
             note_no_confidence(captioner, style)
         num_picks = num_captions = 0
+        doubts = Doubts()
         shown: list[tuple[Thumbnail, str]] = []
         picker = _WithThumbnail(chosen) if sheet_path else None
         try:
@@ -155,13 +161,17 @@ def stream(
                     if picker and picker.newest and len(shown) < MAX_SHOWN:
                         shown.append((picker.newest, update.display_text))
                     num_picks = update.total_picks
-                    num_captions += update.changed and bool(update.text)
+                    if update.changed and update.text:
+                        num_captions += 1
+                        doubts.add(clock(update.seconds), update.confidence)
                     if update.changed or not only_changes:
                         printer.print(update)
         finally:
             printer.end()
             if sheet_path and shown:
                 _write_sheet(sheet_path, shown)
+            if format is ResultFormat.text and min_confidence is None:
+                doubts.note()
             if live.num_frames:
                 note(_summary(live, num_picks, num_captions))
 
@@ -221,7 +231,6 @@ class _Printer:
         self._lock = threading.Lock()  # notes about the connection come from another thread
 
     def print(self, update: "Update") -> None:
-        from picknet.timecode import clock
         from picknet.timeline import csv_row
 
         with self._lock:
@@ -262,8 +271,6 @@ class _Printer:
 
 
 def _summary(live: "Live", num_picks: int, num_captions: int) -> str:
-    from picknet.timecode import clock
-
     parts = [
         f"{many(live.num_frames, 'frame')} until {clock(live.seconds)}",
         many(num_picks, "pick"),

@@ -13,6 +13,7 @@ from picknet.cli.arguments import (
     OUTPUT,
     BadUsage,
     Beam,
+    Doubts,
     MaxPixels,
     MinConfidence,
     Model,
@@ -32,6 +33,7 @@ from picknet.cli.arguments import (
 )
 from picknet.cli.output import format_for, is_special, opened
 from picknet.cli.terminal import note, say, shown, video_progress
+from picknet.timecode import clock
 
 if TYPE_CHECKING:
     from picknet.picking.picker import Pick, Picker
@@ -66,6 +68,7 @@ SUFFIXES: dict[str, tuple[TimelineFormat, ...]] = {
 }
 FOR_MANY = (TimelineFormat.text, TimelineFormat.json, TimelineFormat.jsonl, TimelineFormat.csv)
 """Formats in which the timelines of several films can follow each other."""
+SHOW_CONFIDENCE = (TimelineFormat.json, TimelineFormat.jsonl, TimelineFormat.csv)
 
 
 def timeline(
@@ -135,7 +138,7 @@ def timeline(
     for path in (path for path in (*places, *sheets) if path and not is_special(path)):
         check_folder(path.parent)  # before a long film is read
     describing = _Describing(model, style, rate, fps, beam, min_confidence)
-    if style and (sheet or format in (TimelineFormat.json, TimelineFormat.jsonl, TimelineFormat.csv)):
+    if style and (sheet or format in SHOW_CONFIDENCE):
         note_no_confidence(describing.captioner, style)
     model_name, _ = find_model(model)
     tasks = list(zip(found, sheets, strict=True))
@@ -144,6 +147,7 @@ def timeline(
     num_failed = len(problems)
     has_names = format is TimelineFormat.text and len(found) + len(problems) > 1
     has_header = False
+    doubts = Doubts()
     with video_progress("describing", len(found)) as progress:
         if timeout is None:
             films: Iterator[Any] = (describing.segments(*task, on_frame=progress.at) for task in tasks)
@@ -157,6 +161,7 @@ def timeline(
                 # An unreadable film fails here, before the header of its file is written.
                 first = list(itertools.islice(segments, 1))
                 every = _noting_damage(itertools.chain(first, segments), name)
+                every = _adding(doubts, every, f"{name} at " if len(found) > 1 else "")
                 pieces = _pieces(format, every, video=video, name=name, model=model_name)
                 with opened(place) as write:
                     if format is TimelineFormat.csv and has_header and not place:
@@ -172,6 +177,8 @@ def timeline(
             except BadPixels as error:  # which knows only the frame
                 say(f"{name}: {error}")
                 num_failed += 1
+    if format not in (*SHOW_CONFIDENCE, TimelineFormat.scenes) and min_confidence is None:
+        doubts.note()
     if num_failed:
         raise typer.Exit(1)
 
@@ -262,6 +269,13 @@ def _noting_damage(segments: "Iterable[Segment]", name: str) -> "Iterator[Segmen
         yield segment
     if damage:
         note(f"{name}: {damage}; described what could be read")
+
+
+def _adding(doubts: Doubts, segments: "Iterable[Segment]", prefix: str) -> "Iterator[Segment]":
+    """The same segments, whose captions are added to the doubts."""
+    for segment in segments:
+        doubts.add(f"{prefix}{clock(segment.start)}", segment.confidence)
+        yield segment
 
 
 class _Watcher:

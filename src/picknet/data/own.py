@@ -47,9 +47,11 @@ def listed_clips(folder: Path, split: str) -> dict[str, ListedClip]:
         if splits.get(name, "train") not in SPLITS:
             raise BadData(f"{where}: unknown split {part!r} (known: {', '.join(SPLITS)})")
     splits |= _hashed_splits([name for name in listed if name not in splits])
+    if not listed:
+        raise BadData(f"{files[0]}: lists no clip")
     if split not in ("all", *splits.values()):
         given = ", ".join(part for part in SPLITS if part in splits.values())
-        raise NoSplit(f"{files[0]}: no clip of the {split} split (there are: {given or 'none'}, all)")
+        raise NoSplit(f"{files[0]}: no clip of the {split} split (there are: {given}, all)")
     return {name: listed[name] for name in sorted(listed) if split in ("all", splits[name])}
 
 

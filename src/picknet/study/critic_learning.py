@@ -66,7 +66,10 @@ def learn_critic(
             found += [(str(clip.path), one) for one in writer.found(state, beam=captioner.config.beam)]
         on_clip(clip)
     if not found:
-        raise BadData("no clip to learn a critic from: none of them can be read")
+        raise BadData(
+            "no clip to learn a critic from: none of them can be read, or all are among those that the confidence is "
+            "fitted on"
+        )
     cider = Cider(known).scores([name for name, _ in found], [one.words for _, one in found])
     return fit_critic([one for _, one in found], np.minimum(cider, BEST_CIDER))
 

@@ -256,7 +256,10 @@ def _together(examples: Sequence[Example], words: Sequence[str]) -> Array:
 def _some(data: Sequence[Sequence[Example]]) -> list[Sequence[Example]]:
     """The data sets that have examples."""
     if not any(data):
-        raise BadData("no clip to learn words from: none of them can be read")
+        raise BadData(
+            "no clip to learn words from: none of them can be read, or all are among those that the confidence is "
+            "fitted on"
+        )
     return [examples for examples in data if examples]
 
 

@@ -14,6 +14,7 @@ import torch
 from picknet.config import STAGES, BadConfig, Config, load_config
 from picknet.data.split import DataFolder, Split, load_split
 from picknet.files import write_text
+from picknet.model.card import CARD
 from picknet.model.folder import DEFAULT_MODEL, SHIPPED, TAGS, ModelFolder
 from picknet.text import BOS, Vocabulary
 from picknet.training.batches import Data, prepare
@@ -162,8 +163,11 @@ def _exported(folder: Path) -> tuple[Network, Vocabulary, Config, dict[str, Any]
         return *load_network(folder), parts.card, tags
     config = load_config(folder / "config.toml")
     vocabulary = Vocabulary.load(folder / "words.txt")
+    calibration: dict[str, Any] = {}
+    tags = None
     if (folder / "model").is_dir():
         network, _, _ = load_network(folder / "model")
+        calibration, tags = _calibration(folder / "model")
     elif read_part(folder, "origin.json").get("from"):
         raise BadRun(f"{folder}: was started from another model and has not finished; finish it with --resume first")
     else:
@@ -172,7 +176,13 @@ def _exported(folder: Path) -> tuple[Network, Vocabulary, Config, dict[str, Any]
         network = Network(config.model, len(vocabulary))
         for stage in STAGES:
             load_best(folder, stage, network)
-    return network, vocabulary, config, card(folder), None
+    return network, vocabulary, config, card(folder) | calibration, tags
+
+
+def _calibration(folder: Path) -> tuple[dict[str, Any], bytes | None]:
+    """What `picknet calibrate` has added to a model folder: facts of its card, and tags."""
+    facts = {name: fact for name, fact in read_part(folder, CARD).items() if name == "confidence"}
+    return facts, (folder / TAGS).read_bytes() if (folder / TAGS).is_file() else None
 
 
 # --- The steps of `train` ---
