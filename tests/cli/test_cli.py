@@ -287,6 +287,29 @@ def test_sigterm_ends_with_143_and_keeps_what_was_done(
 
 
 @on_linux
+def test_sigterm_is_heard_where_a_library_loses_its_exception() -> None:
+    """As PyAV does, while it makes an error of a frame that cannot be decoded."""
+    program = (
+        "import contextlib, time\n"
+        "import picknet.cli as cli\n"
+        "cli.UNWINDING_SECONDS = 0.2\n"
+        "with cli._ended_by_sigterm():\n"
+        "    for number in range(2):\n"
+        "        with contextlib.suppress(SystemExit):\n"
+        "            print(number, flush=True)\n"
+        "            time.sleep(30)\n"
+        "    time.sleep(30)\n"
+    )
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout
+    assert process.stdout.readline() == "0\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=20) == ("1\n", "")
+    assert process.returncode == 143
+
+
+@on_linux
 def test_a_reader_that_has_enough_ends_the_command_without_a_word(clips: Path, model_folder: Path) -> None:
     process = subprocess_of("caption", *[clips / "dog.mkv"] * 50, "--model", model_folder)
     assert process.stdout

@@ -495,6 +495,29 @@ def test_a_graph_that_cannot_be_made_for_one_frame_is_refused(copy: Path) -> Non
         Runtime(copy).graphs["cnn"].compiled("f32")
 
 
+def test_a_graph_that_cannot_be_computed_for_several_sentences_is_an_error(copy: Path) -> None:
+    """Its sizes fit one sentence, and are not known before there are more."""
+    from onnx import helper, numpy_helper
+
+    def for_one_sentence(graph) -> None:
+        result = "log_probabilities"
+        for node in graph.node:
+            node.output[:] = ["before" if name == result else name for name in node.output]
+        graph.initializer.append(numpy_helper.from_array(np.array([1, 1]), "one by one"))
+        graph.node.append(helper.make_node("Reshape", ["words", "one by one"], ["word"]))
+        graph.node.append(helper.make_node("Cast", ["word"], ["number"], to=1))
+        graph.node.append(helper.make_node("Add", ["before", "number"], [result]))
+
+    changed(copy, "decoder", for_one_sentence)
+    runtime = Runtime(copy)
+    side = runtime.config.model.image_size
+    memory = runtime.encode(runtime.features(np.zeros((1, side, side, 3), np.uint8)), runtime.start())
+    runtime.decode(np.zeros(1, np.int64), memory, runtime.start_sentence())
+    with pytest.raises(BadModel) as caught:
+        runtime.decode(np.zeros(2, np.int64), memory, runtime.start_sentence(2))
+    assert re.match(rf"{copy}/decoder.onnx: cannot be computed \([^\n]+\); export the model again$", str(caught.value))
+
+
 def test_the_references_are_those_that_onnx_reads(model_folder: Path) -> None:
     import onnx
 

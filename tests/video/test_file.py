@@ -281,6 +281,40 @@ def test_frames_that_an_edit_list_hides_are_not_sampled(tmp_path: Path) -> None:
         assert video.damage is None
 
 
+@pytest.mark.parametrize("container", ["mp4", "mkv", "flv", "ts", "nut"])
+def test_timestamps_of_decoding_are_not_taken_for_those_of_frames(tmp_path: Path, container: str) -> None:
+    """Some programs write B-frames with the times of decoding only: frames come in another order."""
+    options = {"bf": "3", "x264-params": "keyint=60:b-adapt=0:scenecut=0"}
+    whole = clips.write_clip(tmp_path / "whole.mp4", options=options)
+    path = tmp_path / f"clip.{container}"
+    if container == "mp4":
+        data = whole.read_bytes()
+        assert data.count(b"ctts") == data.count(b"edts") == 1
+        path.write_bytes(data.replace(b"ctts", b"free").replace(b"edts", b"free"))
+    else:
+        with av.open(str(whole)) as source, av.open(str(path), "w") as output:
+            stream = output.add_stream_from_template(source.streams.video[0])
+            for packet in source.demux(video=0):
+                if packet.size:
+                    packet.pts, packet.stream = packet.dts, stream
+                    output.mux(packet)
+    shown = [clips.number_of(picture.to_ndarray(format="rgb24")) for picture in decoded_plainly(path)]
+    assert shown == list(range(60))
+    with Video(path) as video:
+        assert numbers(list(video.sample_evenly())) == list(range(1, 60, 2))
+        assert numbers(list(video.sample_by_time(fps=5))) == list(range(0, 60, 5))
+        assert video.damage is None
+
+
+@pytest.mark.parametrize("name", ["late.mkv", "late.nut", "late.webm", "late.mp4"])
+def test_a_video_that_begins_late_is_not_taken_for_one_that_breaks_off(tmp_path: Path, name: str) -> None:
+    codec = "libvpx" if name.endswith("webm") else "libx264"
+    path = clips.write_clip(tmp_path / name, codec=codec, milliseconds=[7000 + 40 * number for number in range(60)])
+    with Video(path) as video:
+        assert numbers(list(video.sample_evenly())) == list(range(1, 60, 2))
+        assert (video.damage, video.seconds) == (None, pytest.approx(2.4, abs=0.05))
+
+
 @pytest.mark.parametrize(
     ("shares_cores", "cores", "few_pixels", "has_length", "threads"),
     [

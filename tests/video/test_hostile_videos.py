@@ -2,6 +2,7 @@
 
 import struct
 import time
+import zlib
 from pathlib import Path
 
 import av
@@ -9,7 +10,8 @@ import clips
 import numpy as np
 import pytest
 from clips import picture
-from PIL import Image
+from PIL import Image, ImageCms
+from PIL.PngImagePlugin import PngInfo
 
 from picknet.captioner import pick
 from picknet.errors import BadSetting
@@ -180,6 +182,63 @@ def test_large_pictures_are_neither_decoded_ahead_nor_held_in_groups(
     monkeypatch.setattr("picknet.video.frame.LARGE_PICTURE", 1000)
     monkeypatch.delattr("picknet.walk.read_ahead")  # not used
     assert most_held() == 1
+
+
+# --- Small files that become large ---------------------------------------------------------------------------------
+
+
+def test_an_edit_list_that_repeats_a_track_without_end_is_refused(tmp_path: Path) -> None:
+    path = clips.write_clip(tmp_path / "clip.mp4", num_frames=60, options={"bf": "0"})
+    data = path.read_bytes()
+    place = data.index(b"edts") - 4
+    (size,) = struct.unpack(">I", data[place : place + 4])
+    num_edits = 2_000
+    (seconds,) = struct.unpack(">I", data[place + 24 : place + 28])
+    edits = struct.pack(">II", 0, num_edits) + struct.pack(">IiI", seconds, 0, 0x10000) * num_edits
+    boxes = struct.pack(">I", len(edits) + 8) + b"elst" + edits
+    grown = bytearray(data[:place] + struct.pack(">I", len(boxes) + 8) + b"edts" + boxes + data[place + size :])
+    for name in (b"moov", b"trak"):  # which hold it; the index comes after the frames, so that no place of one changes
+        start = grown.index(name) - 4
+        (old,) = struct.unpack(">I", grown[start : start + 4])
+        grown[start : start + 4] = struct.pack(">I", old + len(boxes) + 8 - size)
+    path.write_bytes(grown)
+    with pytest.raises(UnreadableVideo) as caught:
+        Video(path)
+    assert str(caught.value) == (
+        f"{path}: damaged: its index lists {60 * num_edits:,} packets in {len(grown):,} bytes"
+    )
+
+
+@pytest.mark.parametrize("chunk", [b"zTXt", b"iCCP"])
+@pytest.mark.parametrize("place", ["in the first picture", "in the second"])
+def test_a_png_of_packed_texts_is_refused_before_they_are_unpacked(tmp_path: Path, chunk: bytes, place: str) -> None:
+    path = tmp_path / "texts.png"
+    Image.fromarray(picture(1)).save(path)
+    plain = path.read_bytes()
+    gigabyte = zlib.compressobj()
+    packed = b"name\0\0" + b"".join(gigabyte.compress(bytes(2**20)) for _ in range(2**10)) + gigabyte.flush()
+    text = struct.pack(">I", len(packed)) + chunk + packed + struct.pack(">I", zlib.crc32(chunk + packed))
+    header_end = 33
+    with_texts = plain[:header_end] + 2 * text + plain[header_end:]
+    path.write_bytes(with_texts if place == "in the first picture" else plain + with_texts)
+    for source, name in ((path, str(path)), (path.read_bytes(), "bytes")):
+        with pytest.raises(UnreadableVideo) as caught:
+            Video(source)
+        assert str(caught.value) == (
+            f"{name}: a PNG with more than 1,048,576 bytes of packed texts and colour profiles; save it without them"
+        )
+
+
+def test_a_png_with_a_text_and_a_colour_profile_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "picture.png"
+    texts = PngInfo()
+    texts.add_text("title", "a cockatoo " * 1000, zip=True)
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    Image.fromarray(picture(1)).save(path, pnginfo=texts, icc_profile=profile)
+    assert b"zTXt" in path.read_bytes()
+    assert b"iCCP" in path.read_bytes()
+    with Video(path) as video:
+        assert [clips.number_of(frame.pixels()) for frame in video.sample_evenly()] == [1]
 
 
 # --- Neighbours ------------------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ from picknet.cli.timelines import timeline
 from picknet.cli.trainings import bench, export, report, train
 from picknet.errors import PicknetError, with_value
 
+UNWINDING_SECONDS = 3.0
+"""After SIGTERM, what leaves files in order has so long; workers need one of them."""
 COMPLETION_VARIABLE = "_PICKNET_COMPLETE"
 """Set by the shell's completion script, as Typer writes it."""
 
@@ -101,10 +103,17 @@ def _run(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM unwind the stack, so that temporary files go and worker processes end with this one."""
+    """Let SIGTERM unwind the stack, so that temporary files go and worker processes end with this one.
+
+    PyAV may lose an exception that is raised while it makes an error of its own, so it is raised again until heard.
+    """
+    can_repeat = hasattr(signal, "setitimer")
 
     def end(*_: object) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if can_repeat:
+            signal.signal(signal.SIGALRM, end)
+            signal.setitimer(signal.ITIMER_REAL, UNWINDING_SECONDS)
         sys.exit(143)
 
     if threading.current_thread() is not threading.main_thread():
@@ -114,6 +123,8 @@ def _ended_by_sigterm() -> Iterator[None]:
     try:
         yield
     finally:
+        if can_repeat:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGTERM, before)
 
 

@@ -238,10 +238,13 @@ class CompiledGraph:
                     self._inputs[name] = array
             # Faster than `infer`, which makes a dictionary of ports.
             self._request.start_async(share_inputs=True)
-            self._request.wait()
+            _wait(self._request, self._path)
             found = [np.array(self._request.get_output_tensor(index).data) for index in range(len(self._outputs))]
         if any(np.isnan(output).any() for output in found):
             raise BadModel(f"{self._path}: computes what is not a number: its weights are damaged; {EXPORT_AGAIN}")
+        rows = [len(given) for given in inputs.values()]
+        if any(len(output) not in (rows[0], max(rows)) for output in found):  # videos may share the first input
+            raise BadModel(f"{self._path}: computes {len(found[0])} rows of {max(rows)}: damaged; {EXPORT_AGAIN}")
         return dict(zip(self._outputs, found, strict=True))
 
     def start(self, pixels: Array) -> "PendingFeatures":
@@ -252,15 +255,17 @@ class CompiledGraph:
             request = self._compiled.create_infer_request()
         # No request shares its input: OpenVINO would write the next frame, which is copied, into an array it shares.
         request.start_async({"pixels": pixels[None]}, share_inputs=False)
-        return PendingFeatures(request, self._idle)
+        return PendingFeatures(request, self._idle, self._path)
 
 
 class PendingFeatures:
     """The features of a frame, which the CNN computes in the background."""
 
-    def __init__(self, request: Any, idle: deque[Any]) -> None:
+    def __init__(self, request: Any, idle: deque[Any], path: Path) -> None:
+        """path: of the graph's file, for messages."""
         self._request = request
         self._idle = idle
+        self._path = path
         self._lock = threading.Lock()
         self._result: Array | None = None
 
@@ -272,10 +277,18 @@ class PendingFeatures:
         """Wait for them: (1, cells, feature)"""
         with self._lock:
             if self._result is None:
-                self._request.wait()
+                _wait(self._request, self._path)
                 self._result = np.array(self._request.get_output_tensor().data)
                 self._idle.append(self._request)
             return self._result
+
+
+def _wait(request: Any, path: Path) -> None:
+    """Wait for an inference. Sizes that fit one frame or sentence need not fit several."""
+    try:
+        request.wait()
+    except RuntimeError as error:
+        raise BadModel(f"{path}: cannot be computed ({last_line(error)}); {EXPORT_AGAIN}") from error
 
 
 _core_lock = threading.Lock()

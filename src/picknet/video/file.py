@@ -82,6 +82,7 @@ class Video:
         shares_cores: bool = False,
     ) -> None:
         self._glance = glance
+        self._guesses_times = False
         self._threads = threads
         self._shares_cores = shares_cores
         self._open_passes: set[Pass] = set()
@@ -101,6 +102,8 @@ class Video:
         self._first_pass: Pass | None = first
         """Still open where the search for the first frame left it."""
         self._start, self._is_interlaced = picture.pts, picture.interlaced_frame
+        if not first.guesses_times and self._is_disordered(first):
+            first.distrust_times()
         self._guesses_times = first.guesses_times
         # The other glances are of what lies between two samples, which is not in an index.
         index = first.index(picture.pts) if glance in ("grey", "colour") else None
@@ -378,6 +381,15 @@ class Video:
         with self._pass() as current:
             return sum(1 for _ in current.timed_pictures())
 
+    def _is_disordered(self, first: Pass) -> bool:
+        """Whether frames are shown in another order than their timestamps say, which are of decoding instead."""
+        if not (first.stream.codec_context.has_b_frames and self._timetable.is_in_order):
+            return False
+        with self._pass() as current:
+            pictures = itertools.islice(current.timed_pictures(), MOST_DELAYED)
+            times = [picture.pts for picture, _ in pictures if picture.pts is not None]
+        return any(one > other for one, other in itertools.pairwise(times))
+
     def _new_pass(self, *, probes: bool = True) -> Pass:
         new = Pass(
             self._content,
@@ -387,6 +399,8 @@ class Video:
             threads=self._threads,
             shares_cores=self._shares_cores,
         )
+        if self._guesses_times and not new.guesses_times:
+            new.distrust_times()
         self._open_passes.add(new)
         return new
 

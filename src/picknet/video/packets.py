@@ -48,6 +48,7 @@ class Timetable:
     _hidden: set[int] = field(default_factory=set)
     """Numbers of the packets whose frames an edit list hides."""
     _last_decoded: int | None = None
+    _first_decoded: int | None = None
 
     def add(self, *, shown: int | None, decoded: int | None, is_key: bool, is_hidden: bool, num_bytes: int = 0) -> None:
         """Add the next packet: when its frame is shown, and when it is decoded."""
@@ -59,6 +60,8 @@ class Timetable:
         if is_hidden:
             self._hidden.add(number)
             return
+        if number == 0:
+            self._first_decoded = decoded
         if shown is None:
             self.is_trusted = False
         if decoded is not None:
@@ -69,6 +72,13 @@ class Timetable:
     def __len__(self) -> int:
         """Number of packets whose frames are not hidden."""
         return len(self._shown) - len(self._hidden)
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether frames seem to be shown in the order stored, as far as packets have been added."""
+        if self._first_decoded is not None:
+            return self._shown[0] == self._first_decoded
+        return all(one < other for one, other in itertools.pairwise(self._shown))
 
     def shown(self, number: int) -> int:
         """When the frame of this packet is shown."""

@@ -34,6 +34,9 @@ _REWINDABLE = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"})
 _INDEXED = frozenset({"mov,mp4,m4a,3gp,3g2,mj2"})
 """Containers whose index lists every packet."""
 
+_TIMED_TO_THE_END = frozenset({"matroska,webm", "nut"})
+"""Containers whose stored length is the time at which the last frame ends, whenever the first begins."""
+
 _FAR = 30
 """Packets. To read and forget more takes longer than to seek."""
 
@@ -88,6 +91,7 @@ class Pass:
         self.container: InputContainer = content.open(probes=probes)
         try:
             self.stream = video_stream(self.container, content.name)
+            self._check_index()
             if not self.stream.codec_context.width:
                 content.check_pixels()
             if motion:
@@ -107,6 +111,7 @@ class Pass:
         """Number of the next packet; None where it is not known."""
         # AVI stores decoding order only: presentation times are guesses, wrong for packed B-frames.
         self.guesses_times = self.container.format.name == "avi"
+        self._is_disordered = False
         self.num_decoded = 0
         """Packets given to the decoder by `timed_pictures`."""
         self._index: Index | None = None
@@ -136,7 +141,11 @@ class Pass:
         """The length in the header; None if there is none."""
         if self.stream.duration is not None and self.stream.time_base:
             return float(self.stream.duration * self.stream.time_base)
-        return self.container.duration / av.time_base if self.container.duration is not None else None
+        return self._length if self.container.duration is not None else None
+
+    def distrust_times(self) -> None:
+        """From now on, timestamps are guesses: those of decoding, where frames are shown in another order."""
+        self.guesses_times = self._is_disordered = True
 
     def packets(self) -> Packets:
         """The packets of the video stream. A file that breaks off is recorded as damage."""
@@ -157,7 +166,8 @@ class Pass:
                     yield packet
         except av.FFmpegError as error:
             reason = f" ({error.strerror})"
-        end -= (self.container.start_time or 0) / av.time_base
+        if self.container.format.name not in _INDEXED:  # the length of an MP4 may count what is before its first frame
+            end -= (self.container.start_time or 0) / av.time_base
         length = self._expected_seconds()
         if reason or 0 < end < length - _TOLERATED_GAP:
             self._damage.breaks_off = f"the file breaks off after {max(end, 0.0):.1f} of {length:.1f} s{reason}"
@@ -174,7 +184,7 @@ class Pass:
     def record(self, timetable: Timetable) -> Packets:
         """As `packets`, and each is entered in the timetable."""
         for packet in self.packets():
-            if self.guesses_times and packet.pts != packet.dts:
+            if self._is_disordered or (self.guesses_times and packet.pts != packet.dts):
                 timetable.is_trusted = False
             timetable.add(
                 shown=packet.pts,
@@ -243,7 +253,8 @@ class Pass:
 
     def index(self, start: int | None) -> Index | None:
         """The container's index, if it is complete. start: when the first frame is shown."""
-        if self._index is None and start is not None and self.container.format.name in _INDEXED:
+        is_listed = self.container.format.name in _INDEXED and not self.guesses_times
+        if self._index is None and start is not None and is_listed:
             seconds = self._expected_seconds() - _TOLERATED_GAP
             self._index = Index.of(self.container, self.stream, start=start, seconds=seconds)
         return self._index
@@ -366,9 +377,24 @@ class Pass:
         num_frames = self.stream.frames or (self.stored_seconds or 0.0) * rate
         return 0 < self.stream.codec_context.width * self.stream.codec_context.height * num_frames <= _FEW_PIXELS
 
+    def _check_index(self) -> None:
+        """Refuse a file whose index lists more packets than the file has bytes: an edit list may repeat a track without
+        end, and to try all of its packets would take hours."""
+        num_listed, num_bytes = len(self.stream.index_entries), self.container.size
+        if num_listed > num_bytes > 0:
+            listed = f"its index lists {num_listed:,} packets in {num_bytes:,} bytes"
+            raise UnreadableVideo(f"{self._content.name}: damaged: {listed}")
+
+    @property
+    def _length(self) -> float:
+        """The length of the container by its header; 0 if there is none."""
+        seconds = (self.container.duration or 0) / av.time_base
+        start = (self.container.start_time or 0) / av.time_base
+        return seconds - start if self.container.format.name in _TIMED_TO_THE_END and 0 < start < seconds else seconds
+
     def _expected_seconds(self) -> float:
         """The length in the header; 0 if there is none."""
-        seconds = (self.container.duration or 0) / av.time_base
+        seconds = self._length
         if self.container.format.name == "avi" and self.stream.average_rate:
             # FFmpeg shortens the length of a truncated AVI to what the file's size allows.
             return max(seconds, float(self.stream.frames / self.stream.average_rate))
