@@ -26,6 +26,8 @@ from picknet.serve.service import Limits, Service
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKEN = "correct-horse-battery"
+DOUBTFUL = "number 38"
+"""The one sentence of a timeline that has a low confidence."""
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -47,6 +49,7 @@ class StubCaptioner:
 
     name = "stub"
     picker = object()
+    confidence_note: str | None = None
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -80,7 +83,10 @@ class StubCaptioner:
             for frame in video.sample_by_time(fps=fps):
                 text = f"number {number_of(frame.pixels(64))}"
                 pick = Pick(frame.index, frame.seconds, 0.5, frame.number)
-                yield Segment(frame.seconds, frame.seconds + 1 / fps, text, 0.5, (pick,), None, video.name, self.name)
+                confidence = 0.49 if text == DOUBTFUL else 0.5
+                is_sure = confidence >= (settings.get("min_confidence") or 0)
+                about = (confidence, (pick,), None, video.name, self.name, None if is_sure else "it is doubtful")
+                yield Segment(frame.seconds, frame.seconds + 1 / fps, text if is_sure else "", *about)
                 self._wait()
 
         return read()
@@ -90,7 +96,7 @@ class StubCaptioner:
         for total, frame in enumerate(frames, start=1):
             pick = Pick(frame.index, frame.seconds)
             text = f"number {number_of(np.asarray(frame.pixels()))}"
-            yield Update(frame.seconds, text, True, (pick,), total, total, video="frames", model=self.name)
+            yield Update(frame.seconds, text, True, (pick,), total, total, 0.5, video="frames", model=self.name)
         if frame is not None:
             frame.pixels()  # a picker may pick a frame when it has seen all of them
 

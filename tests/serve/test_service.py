@@ -178,6 +178,14 @@ def test_the_samples_are_those_of_the_folder_and_no_others(running: Running, cli
         assert ask(running, "GET", f"/v1/samples/{name}")[0] == 404
 
 
+def test_a_client_is_told_when_a_caption_is_doubtful(running: Running) -> None:
+    answer = json.loads(ask(running, "GET", "/v1/model")[2])
+    document = json.loads(ask(running, "GET", "/openapi.json")[2])["paths"]["/v1/model"]["get"]
+    example = document["responses"]["200"]["content"]["application/json"]["example"]
+    assert answer == {"model": "stub", "doubtful_below": 0.5}
+    assert answer.keys() == example.keys()
+
+
 # --- Frames -----------------------------------------------------------------------------------------------------------
 
 

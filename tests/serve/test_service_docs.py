@@ -77,8 +77,14 @@ def test_only_own_names_of_the_machine_are_answered_without_a_token(shipped: Run
     ],
 )
 def test_what_would_not_be_safe_is_refused(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    # A service that starts deletes what an earlier one of its process number left, here that of other tests.
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(SystemExit) as exit:
         main(["serve", *arguments])
     assert exit.value.code in (1, 2)

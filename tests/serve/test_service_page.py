@@ -118,14 +118,43 @@ def test_a_film_gets_a_timeline_that_can_be_searched_and_downloaded(page: Any, c
     page.click("#tab-film")
     page.set_input_files("#film-file", clip)
     page.wait_for_selector("#exports:visible")
-    assert page.locator("#segments span").all_inner_texts() == [f"number {n}" for n in (0, 13, 25, 38, 50)]
+    sure = ["number 0", "number 13", "number 25", "not sure", "number 50"]
+    assert page.locator("#segments span").all_inner_texts() == sure
+    assert page.locator("#segments small").all_inner_texts() == ["50 %", "50 %", "50 %", "49 %", "50 %"]
     assert page.locator("#ribbon i").count() == 5
-    page.fill("#search", "number 3")
-    assert page.locator("#segments li:visible").all_inner_texts() == ["0:01\nnumber 38"]
+    assert page.get_attribute("#ribbon .doubtful", "title") == "not sure"
+    page.fill("#search", "number 2")
+    assert page.locator("#segments li:visible").all_inner_texts() == ["0:01\nnumber 25\n50 %"]
     with page.expect_download() as started:
         page.click("#exports button[value=srt]")
     assert started.value.suggested_filename == "timeline.srt"
     assert Path(started.value.path()).read_text().startswith("1\n00:00:00,000 --> 00:00:00,500\nnumber 0\n")
+
+
+def test_doubtful_sentences_are_shown_as_such_where_they_are_wanted(page: Any, clip: Path) -> None:
+    page.click("#tab-film")
+    page.set_input_files("#film-file", clip)
+    wait_for(page, "#segments .doubtful", "^0:01 not sure 49 %$")
+    page.uncheck("#film-sure")
+    wait_for(page, "#segments .doubtful", "^0:01 number 38 49 %$")
+    page.wait_for_selector("#exports:visible")
+    assert page.locator("#segments li").count() == 5
+
+
+@pytest.mark.parametrize("tab", ["film", "camera"])
+def test_without_a_confidence_nothing_is_said_of_it(page: Any, running: Running, tab: str) -> None:
+    running.captioner.confidence_note = "the model is not calibrated"
+    try:
+        page.reload()
+        page.evaluate("document.getElementById('access').hidden = false")
+        page.fill("#token", TOKEN)
+        with page.expect_response("**/v1/model") as answer:
+            page.click("#access button")
+        assert answer.value.json() == {"model": "stub", "doubtful_below": None}
+        page.click(f"#tab-{tab}")
+        assert not page.is_visible(f"#{tab}-sure")
+    finally:
+        running.captioner.confidence_note = None
 
 
 def test_the_camera_is_described_and_a_lost_connection_is_tried_again(page: Any, running: Running) -> None:
@@ -135,7 +164,7 @@ def test_the_camera_is_described_and_a_lost_connection_is_tried_again(page: Any,
         until(lambda: running.service.metrics.open_streams._value.get() == 1)
         page.click("#camera-button")
         wait_for(page, "#error", "^The connection was lost; trying again.$")
-    wait_for(page, "#camera-sentence", r"^number \d+$")
+    wait_for(page, "#camera-sentence", r"^number \d+ 50 %$")
     assert not page.is_visible("#error")
     page.click("#camera-button")
     assert page.inner_text("#camera-button") == "Start the camera"

@@ -388,8 +388,6 @@ def note_no_confidence(captioner: "Captioner", style: str) -> None:
         note(f"--style {style}: {captioner.confidence_note}")
 
 
-DOUBTFUL = 0.5
-"""A caption with a confidence below this is more likely bad than good."""
 MAX_NAMED = 5
 """Doubtful captions that are named; the others are counted."""
 
@@ -398,6 +396,9 @@ class Doubts:
     """Which captions are doubtful, for a note where the output does not show it."""
 
     def __init__(self) -> None:
+        from picknet.model.confidence import DOUBTFUL
+
+        self._limit = DOUBTFUL
         self._num_captions = self._num_doubtful = 0
         self._named: list[str] = []
         self._last = 1.0
@@ -405,7 +406,7 @@ class Doubts:
     def add(self, name: str, confidence: float | None) -> None:
         """name: of the caption: its video, or when it is shown."""
         self._num_captions += 1
-        if confidence is not None and confidence < DOUBTFUL:
+        if confidence is not None and confidence < self._limit:
             self._num_doubtful += 1
             self._last = confidence
             if len(self._named) < MAX_NAMED:
@@ -420,8 +421,8 @@ class Doubts:
             more = self._num_doubtful - len(self._named)
             named = ", ".join([*self._named, *([f"{more:,} more"] if more else [])])
             which = f"{self._num_doubtful:,} of {self._num_captions:,} captions are doubtful, with a confidence below "
-            which += f"{DOUBTFUL}: {named}"
-        note(f'{which}; --min-confidence {DOUBTFUL} says "not sure" instead')
+            which += f"{self._limit}: {named}"
+        note(f'{which}; --min-confidence {self._limit} says "not sure" instead')
 
 
 def sheet_paths(sheet: Path, videos: Sequence[str]) -> list[Path]:

@@ -22,6 +22,8 @@ LEAST_FORECAST = 0.02
 """Added to a forecast before its logarithm is taken, so that those far below this hardly differ."""
 LOWEST = -100.0
 """Stands for -inf: the likelihood of no sentence, the familiarity of an empty state."""
+DOUBTFUL = 0.5
+"""A caption with a confidence below this is more likely bad than good."""
 OWN_STYLE = "its own style"
 """What an entry of a card without a name is called."""
 

@@ -21,10 +21,11 @@ from starlette.requests import HTTPConnection
 from picknet import timeline
 from picknet.captioner import MAX_CANDIDATES
 from picknet.errors import PicknetError, with_value
+from picknet.model.confidence import DOUBTFUL
 from picknet.picking.budget import MAX_BUDGET
 from picknet.results import Segment
 from picknet.serve.events import told
-from picknet.serve.examples import CAPTION, FRAMES, JOB, TIMELINE
+from picknet.serve.examples import CAPTION, FRAMES, JOB, MODEL, TIMELINE
 from picknet.serve.guard import Refused, error_body, status_of
 from picknet.serve.jobs import Job, State
 from picknet.serve.service import MAX_SIDE, Clip, Service
@@ -110,6 +111,7 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(PicknetError, _picknet_error)
     app.add_exception_handler(Exception, _internal_error)
     _add_videos(app, service)
+    _add_model(app, service)
     _add_samples(app, service)
     _add_jobs(app, service)
     _add_health(app, service)
@@ -249,6 +251,14 @@ async def _worked(service: Service, what: str, sent: SentVideo, work: Callable[[
         return await asyncio.get_running_loop().run_in_executor(service.pool, timed)
     finally:
         clip.delete()
+
+
+def _add_model(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/model", responses={200: _example("As far as clients need it.", MODEL)})
+    async def model() -> JSONResponse:
+        """The model's name, and the confidence below which a caption is doubtful: null where captions have none."""
+        has_confidence = service.captioner.confidence_note is None
+        return JSONResponse({"model": service.captioner.name, "doubtful_below": DOUBTFUL if has_confidence else None})
 
 
 def _add_samples(app: FastAPI, service: Service) -> None:

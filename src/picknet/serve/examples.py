@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from picknet.model.confidence import DOUBTFUL
 from picknet.model.sentences import Sentence
 from picknet.picking.picker import Pick
 from picknet.results import Caption, Segment
@@ -25,6 +26,8 @@ FRAMES: list[dict[str, Any]] = [
 TIMELINE: dict[str, Any] = json.loads(
     "".join(as_json([Segment(0.0, 9.6, _TEXT, 0.7, _PICKS, None, _VIDEO, _MODEL)], video=_VIDEO, model=_MODEL))
 )
+
+MODEL = {"model": _MODEL, "doubtful_below": DOUBTFUL}
 
 JOB: dict[str, Any] = Job(
     "film.mp4", id="4kO0Xw1Jr2mDq8cUuV9s7A", state=State.running, seconds=312.5, total_seconds=5400.0

@@ -144,6 +144,28 @@ function chooser(prefix, use) {
   });
 }
 
+// --- Confidence ---
+
+let doubtfulBelow = null; // null where the model's captions have no confidence
+let knowing = null; // until then it is not known
+
+async function learnLimit() {
+  const answer = await fetch("v1/model", { headers: authorized() }).catch(() => null);
+  doubtfulBelow = answer && answer.ok ? (await answer.json()).doubtful_below : null;
+  for (const choice of document.querySelectorAll(".sure-only")) choice.hidden = doubtfulBelow === null;
+}
+
+const isDoubtful = ({ confidence }) => confidence !== null && confidence < doubtfulBelow;
+
+// Rounded down: what is left out because it is below 50 % must not look like 50 %.
+const percent = (confidence) => (confidence === null ? "" : `${Math.floor(100 * confidence + 1e-9)} %`);
+
+// What to ask of the service for a film or a stream.
+const sureOnly = (choice) =>
+  doubtfulBelow !== null && $(choice).checked ? { min_confidence: doubtfulBelow } : {};
+
+// --- Samples ---
+
 // A sample is fetched, and then sent like a file of the user's own.
 async function offerSamples() {
   const answer = await fetch("v1/samples", { headers: authorized() }).catch(() => null);
@@ -195,6 +217,7 @@ async function describe() {
   };
   try {
     fail("");
+    await knowing;
     await post(
       "v1/captions/events",
       { file: clip, candidates: 4, rate },
@@ -270,7 +293,8 @@ function showCaption(caption, looking) {
   looking.finish();
   $("clip-result").hidden = false;
   $("sentence").textContent = caption.caption;
-  const sure = caption.confidence === null ? "" : `${Math.round(caption.confidence * 100)} % confident, `;
+  $("sentence").classList.toggle("doubtful", isDoubtful(caption));
+  const sure = caption.confidence === null ? "" : `${isDoubtful(caption) ? "doubtful: " : ""}${percent(caption.confidence)} confident, `;
   $("sure").textContent = `${sure}from ${caption.num_picks} of ${caption.frames_seen} frames`;
   $("sure-bar").hidden = caption.confidence === null;
   $("sure-bar").firstChild.style.width = `${100 * caption.confidence}%`;
@@ -282,6 +306,7 @@ chooser("clip", (file) => {
   $("clip-result").hidden = true;
   $("clip-unplayable").hidden = true;
   $("sentence").textContent = "";
+  $("sentence").classList.remove("doubtful");
   for (const id of ["strip", "curve", "picks"]) $(id).replaceChildren();
   play($("clip-video"), file);
   describe();
@@ -299,21 +324,36 @@ $("rate").addEventListener("input", () => {
 
 // --- Film ---
 
+let film = null;
 let job = null;
+let newestFilm = 0;
 let segments = [];
 
-async function tell(file) {
+const cancel = () => job && get(`v1/jobs/${job}`, { method: "DELETE" }).catch(() => {});
+
+async function tell() {
+  const mine = ++newestFilm;
+  cancel();
+  job = null;
   segments = [];
   $("segments").replaceChildren();
   $("ribbon").replaceChildren();
   $("film-result").hidden = true;
   $("exports").hidden = true;
   $("search").value = "";
-  play($("film-video"), file);
   progress("film-progress", 0, "Sending");
   try {
-    job = (await post("v1/timelines", { file, wait: 0 }, onUpload("film-progress", "Watching"))).id;
-    for await (const [name, data] of events(`v1/jobs/${job}/events`)) {
+    fail("");
+    await knowing;
+    const fields = { file: film, wait: 0, ...sureOnly("film-sure") };
+    const { id } = await post("v1/timelines", fields, (sent) => mine === newestFilm && onUpload("film-progress", "Watching")(sent));
+    if (mine !== newestFilm) {
+      get(`v1/jobs/${id}`, { method: "DELETE" }).catch(() => {});
+      return;
+    }
+    job = id;
+    for await (const [name, data] of events(`v1/jobs/${id}/events`)) {
+      if (mine !== newestFilm) return;
       if (name === "segment") addSegment(data);
       else if (name === "progress")
         progress(
@@ -325,21 +365,27 @@ async function tell(file) {
       else $("exports").hidden = false;
     }
   } catch (error) {
-    fail(error.message);
+    if (mine === newestFilm) fail(error.message);
   } finally {
-    progress("film-progress", null);
+    if (mine === newestFilm) progress("film-progress", null);
   }
 }
 
 function addSegment(segment) {
   $("film-result").hidden = false;
   const button = element("button", "", { type: "button" });
-  button.append(element("time", clock(segment.start)), element("span", segment.caption || "not sure"));
+  const sentence = segment.caption || "not sure";
+  button.append(
+    element("time", clock(segment.start)), " ",
+    element("span", sentence), " ",
+    element("small", percent(segment.confidence), { className: "percent", title: "How likely the sentence is good" }),
+  );
   button.addEventListener("click", () => jump($("film-video"), segment.start));
   const item = element("li");
   item.append(button);
   $("segments").append(item);
-  const part = element("i", "", { title: segment.caption });
+  const part = element("i", "", { title: sentence });
+  for (const shown of [item, part]) shown.classList.toggle("doubtful", isDoubtful(segment));
   part.style.flexGrow = segment.end - segment.start;
   part.addEventListener("click", () => jump($("film-video"), segment.start));
   $("ribbon").append(part);
@@ -367,9 +413,14 @@ $("film-video").addEventListener("timeupdate", () => {
 });
 $("film-video").addEventListener("error", () => ($("film-video").hidden = true));
 
-chooser("film", tell);
+chooser("film", (file) => {
+  film = file;
+  play($("film-video"), film);
+  tell();
+});
+$("film-sure").addEventListener("change", () => film && tell());
 $("search").addEventListener("input", search);
-$("cancel").addEventListener("click", () => job && get(`v1/jobs/${job}`, { method: "DELETE" }).catch(() => {}));
+$("cancel").addEventListener("click", cancel);
 $("exports").addEventListener("click", async (event) => {
   const format = event.target.value;
   if (!format) return;
@@ -386,6 +437,7 @@ $("exports").addEventListener("click", async (event) => {
 // --- Camera ---
 
 let stop = null;
+let last = null; // the update that is shown
 
 async function watch() {
   fail("");
@@ -402,11 +454,14 @@ async function watch() {
   await video.play();
   $("camera-button").textContent = "Stop the camera";
   $("camera-log").replaceChildren();
+  $("camera-sentence").replaceChildren();
+  last = null;
+  await knowing;
   let isWanted = true;
   let socket = null;
   const canvas = document.createElement("canvas");
   const connect = () => {
-    const address = new URL("v1/stream", location.href);
+    const address = new URL(`v1/stream?${new URLSearchParams(sureOnly("camera-sure"))}`, location.href);
     address.protocol = address.protocol.replace("http", "ws");
     socket = new WebSocket(address, token ? [`picknet.token.${token}`] : []);
     socket.onopen = () => fail("");
@@ -439,14 +494,26 @@ async function watch() {
 
 function heard(update) {
   if (update.error) return fail(update.error.message);
+  if (last && last.caption && last.caption !== update.caption) {
+    const item = element("li");
+    item.classList.toggle("doubtful", isDoubtful(last));
+    item.append(element("span", last.caption));
+    $("camera-log").prepend(item);
+    while ($("camera-log").children.length > 20) $("camera-log").lastChild.remove();
+  }
+  last = update;
   const shown = $("camera-sentence");
-  if (!update.changed || update.caption === shown.textContent) return;
-  if (shown.textContent) $("camera-log").prepend(element("li", shown.textContent));
-  while ($("camera-log").children.length > 20) $("camera-log").lastChild.remove();
-  shown.textContent = update.caption;
+  shown.classList.toggle("doubtful", isDoubtful(update));
+  shown.textContent = update.caption || "not sure";
+  if (update.confidence !== null) shown.append(" ", element("small", percent(update.confidence), { className: "percent" }));
 }
 
 $("camera-button").addEventListener("click", () => (stop ? stop() : watch()));
+$("camera-sure").addEventListener("change", () => {
+  if (!stop) return;
+  stop();
+  watch();
+});
 
 // --- Tabs and access ---
 
@@ -478,8 +545,10 @@ $("access").addEventListener("submit", (event) => {
   token = $("token").value;
   $("access").hidden = true;
   fail("");
+  knowing = learnLimit();
   offerSamples();
   if (clip && !$("clip").hidden) describe();
 });
 
+knowing = learnLimit();
 offerSamples();
