@@ -292,20 +292,26 @@ def test_sigterm_is_heard_where_a_library_loses_its_exception() -> None:
     program = (
         "import contextlib, time\n"
         "import picknet.cli as cli\n"
-        "cli.UNWINDING_SECONDS = 0.2\n"
+        "cli.HEARD_SECONDS = 0.2\n"
         "with cli._ended_by_sigterm():\n"
         "    for number in range(2):\n"
         "        with contextlib.suppress(SystemExit):\n"
         "            print(number, flush=True)\n"
         "            time.sleep(30)\n"
-        "    time.sleep(30)\n"
+        "    try:\n"
+        "        time.sleep(30)\n"
+        "    finally:\n"  # which is not disturbed
+        "        with contextlib.suppress(KeyError):\n"
+        "            {}['a']\n"
+        "        time.sleep(1)\n"
+        "        print('in order')\n"
     )
     pipe = subprocess.PIPE
     process = subprocess.Popen([sys.executable, "-c", program], stdout=pipe, stderr=pipe, text=True)
     assert process.stdout
     assert process.stdout.readline() == "0\n"
     process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=20) == ("1\n", "")
+    assert process.communicate(timeout=20) == ("1\nin order\n", "")
     assert process.returncode == 143
 
 

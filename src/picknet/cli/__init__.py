@@ -30,8 +30,8 @@ from picknet.cli.timelines import timeline
 from picknet.cli.trainings import bench, export, report, train
 from picknet.errors import PicknetError, with_value
 
-UNWINDING_SECONDS = 3.0
-"""After SIGTERM, what leaves files in order has so long; workers need one of them."""
+HEARD_SECONDS = 1.0
+"""After SIGTERM, it is seen so often whether the stack unwinds."""
 COMPLETION_VARIABLE = "_PICKNET_COMPLETE"
 """Set by the shell's completion script, as Typer writes it."""
 
@@ -101,20 +101,29 @@ def _run(arguments: list[str]) -> int:
     return 0
 
 
+def _is_unwinding() -> bool:
+    """Whether what is being done now leaves files in order because the process ends."""
+    error = sys.exc_info()[1]
+    while error is not None and not isinstance(error, SystemExit):
+        error = error.__context__
+    return error is not None
+
+
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
     """Let SIGTERM unwind the stack, so that temporary files go and worker processes end with this one.
 
-    PyAV may lose an exception that is raised while it makes an error of its own, so it is raised again until heard.
+    PyAV loses an exception that is raised while it makes an error of its own, so it is raised again until heard.
     """
     can_repeat = hasattr(signal, "setitimer")
 
-    def end(*_: object) -> NoReturn:
+    def end(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if can_repeat:
             signal.signal(signal.SIGALRM, end)
-            signal.setitimer(signal.ITIMER_REAL, UNWINDING_SECONDS)
-        sys.exit(143)
+            signal.setitimer(signal.ITIMER_REAL, HEARD_SECONDS)
+        if not _is_unwinding():
+            sys.exit(143)
 
     if threading.current_thread() is not threading.main_thread():
         yield
