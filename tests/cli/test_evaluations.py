@@ -489,7 +489,7 @@ def test_calibrate_learns_a_match_beside_the_forecast(picknet: Picknet, calibrat
     assert load(model).describer.writer.match is None
 
 
-def test_calibrate_on_other_clips_replaces_a_confidence_with_a_match(
+def test_what_was_learned_for_the_own_style_holds_for_clips_of_another_data_set(
     picknet: Picknet, calibratable: tuple[Path, Path]
 ) -> None:
     model, data = calibratable
@@ -511,8 +511,10 @@ def test_calibrate_on_other_clips_replaces_a_confidence_with_a_match(
     code, _, err = picknet(*command)
     assert (code, err) == (0, "")
     again = load(model)
-    assert list(again.runtime.card["confidence"]) == ["folder"]
-    assert (again.describer.writer.match, again.describer.writer.match_weight) == (None, 0)
+    assert list(again.runtime.card["confidence"]) == ["msvd"]
+    assert again.runtime.card["confidence"]["msvd"]["fitted_on"] == "40 clips of folder val"
+    assert again.describer.writer.match is not None
+    assert again.describer.writer.match_weight == 2
 
 
 def test_the_calibration_of_a_shipped_model_stays(picknet: Picknet, calibratable: tuple[Path, Path]) -> None:

@@ -373,7 +373,7 @@ def calibrate(
     from picknet.data.split import data_folders, load_split, only
     from picknet.files import written_whole
     from picknet.model.card import CARD, report, write_card
-    from picknet.model.confidence import with_entry, without_tags
+    from picknet.model.confidence import UNNAMED, entries, own_entry, with_entry, without_tags
     from picknet.model.folder import SHIPPED, TAGS
     from picknet.model.manifest import renewed
     from picknet.study import calibration
@@ -392,7 +392,10 @@ def calibrate(
         raise BadUsage(f"--fold-model: the clips of folds have the model's own style, but {name} is another")
     if style is None and name in styles:
         captioner = load(model, style=name)
-    calibrated = style or name
+    # Clips of another data set than its own style is named after have captions in that style all the same, and what was
+    # learned for it holds for them.
+    own = own_entry(entries(captioner.runtime.card), styles)
+    calibrated = style or (own if name not in styles and own not in (None, UNNAMED) else name)
     parts = [(captioner, load_split(folder, dataset=name, split=split.value))]
     if fold_model:
         train = load_split(folder, dataset=name, split="train")
@@ -408,7 +411,7 @@ def calibrate(
         raise BadUsage(f"--match-weight: the model {captioner.name} has no match for {calibrated}; add --forecast")
     if captioner.runtime.tags and not tags and not all(writer.runtime.tags for writer, _ in parts):
         raise BadUsage("--fold-model: the model has tags, which each fold's model has to learn as well: add --tags")
-    if captioner.runtime.forecast(calibrated) and not forecast:
+    if captioner.runtime.forecast(calibrated) and calibrated == name and not forecast:
         raise BadUsage(
             f"--data: the model has a forecast for {calibrated}, which may have been learned from these clips: add "
             "--forecast, so that each clip is judged by one that was not"
@@ -465,7 +468,7 @@ def calibrate(
     if fold_model:
         unseen = many(sum(map(len, samples[1:])), "clip")
         fitted_on += f" and {unseen} of {name} train, those captioned by models of folds that had not seen them"
-    if calibrated != name:
+    if style and calibrated != name:
         fitted_on += f", whose captions people wrote in another style, that of {name}"
     facts = {"fitted_on": fitted_on, **fitted.to_dict()}
     runtime = captioner.runtime

@@ -25,7 +25,9 @@ LOWEST = -100.0
 DOUBTFUL = 0.5
 """A caption with a confidence below this is more likely bad than good."""
 OWN_STYLE = "its own style"
-"""What an entry of a card without a name is called."""
+"""What an entry of a card without a name is called in messages."""
+UNNAMED = "own"
+"""The same in a new card."""
 
 
 class BadCalibration(PicknetError):
@@ -141,14 +143,14 @@ def with_entry(
 ) -> dict[str, Any]:
     """A card with the confidence for captions in the style of a data set: its own where that is none of the others."""
     is_own = dataset not in styles
-    kept = {name or "own": one for name, one in entries(card).items() if not is_own or name in styles}
+    kept = {name or UNNAMED: one for name, one in entries(card).items() if not is_own or name in styles}
     return {**card, "confidence": {dataset: dict(facts)} | kept if is_own else kept | {dataset: dict(facts)}}
 
 
 def without_tags(card: Mapping[str, Any]) -> dict[str, Any]:
     """A card without the confidences that are made with tags: they do not hold for other tags."""
     kept = {
-        name or "own": one
+        name or UNNAMED: one
         for name, one in entries(card).items()
         if not isinstance(one, Mapping)
         or not (one.get("tags_weight") or one.get("match_weight") or NEED_TAGS & set(one.get("weights", ())))
