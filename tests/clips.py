@@ -195,6 +195,46 @@ def without_order(h264: bytes) -> bytes:
     return h264.replace(parameters, short.ljust(len(parameters), b"\0"))
 
 
+def write_joined(path: Path, *, codec: str) -> Path:
+    """Raw H.264 or HEVC: two recordings of 60 frames, each with its parameter sets before its first frame alone.
+
+    The second has another offset of the quantiser of colours, so that without its own sets its colours are wrong.
+    """
+    offset, sets = {"libx264": ("chroma-qp-offset", (7, 8)), "libx265": ("cbqpoffs", (32, 33, 34))}[codec]
+    recordings = b""
+    for number in (0, 12):
+        settings = f"keyint=12:min-keyint=12:scenecut=0:bframes=0:repeat-headers=1:{offset}={number}"
+        settings += ":log-level=none:pools=1" if codec == "libx265" else ""
+        options = {f"{codec.removeprefix('lib')}-params": settings, "preset": "ultrafast", "crf": "23"}
+        data = write_clip(path, codec=codec, options=options).read_bytes()
+        seen: set[int] = set()
+        for unit in data.replace(b"\0\0\0\1", b"\0\0\1").split(b"\0\0\1")[1:]:
+            kind = unit[0] & 31 if codec == "libx264" else unit[0] >> 1 & 63
+            if kind not in sets or kind not in seen:
+                recordings += b"\0\0\0\1" + unit
+            seen.add(kind)
+    path.write_bytes(recordings)
+    return path
+
+
+def joined_flv(*recordings: Path, path: Path) -> Path:
+    """FLV files one after the other, each with its header, as a recorder writes them that lost its connection."""
+    joined, start = b"FLV\1\1\0\0\0\x09\0\0\0\0", 0
+    for recording in recordings:
+        data, place, time = recording.read_bytes(), 13, 0
+        while place < len(data):
+            size = int.from_bytes(data[place + 1 : place + 4], "big")
+            time = int.from_bytes(data[place + 4 : place + 7], "big")
+            is_end = data[place + 12] == 2  # of the stream
+            if data[place] == 9 and not is_end:  # video
+                moved = (start + time).to_bytes(3, "big")
+                joined += data[place : place + 4] + moved + data[place + 7 : place + size + 15]
+            place += size + 15
+        start += time + 40
+    path.write_bytes(joined)
+    return path
+
+
 def write_audio(path: Path, *, cover: bool = False) -> Path:
     """A file with sound only, or with sound and a cover picture."""
     with av.open(str(path), "w", format="mp4") as output:

@@ -55,7 +55,7 @@ def open_lock(path: Path) -> IO[str]:
         raise UnwritableFile(f"{path}: cannot be locked ({error.strerror}); delete it if nobody uses it") from error
 
 
-def take_lock(file: IO[str]) -> bool:
+def take_lock(file: IO[str] | IO[bytes]) -> bool:
     """Lock an open file until it is closed or this process ends; False if another process holds it.
 
     Always True where there are no locks: on Windows and on some file systems.

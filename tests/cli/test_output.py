@@ -35,6 +35,21 @@ def test_after_a_failure_the_old_file_is_as_it_was_and_the_pieces_are_in_the_par
     assert capsys.readouterr().err == f"picknet: {out}.part: holds the results so far\n"
 
 
+@on_linux
+def test_two_commands_do_not_write_the_same_file(tmp_path: Path) -> None:
+    out = tmp_path / "captions.csv"
+    with opened(out) as write:
+        write("a\n")
+        with pytest.raises(UnwritableFile) as caught, opened(out):
+            pass
+        assert str(caught.value) == (
+            f"{out}: another process is writing it, to captions.csv.part; name another file"
+        )
+        write("b\n")
+    assert out.read_text() == "a\nb\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["captions.csv"]
+
+
 def test_a_part_that_is_a_link_or_a_pipe_is_replaced(tmp_path: Path) -> None:
     precious, part = tmp_path / "precious", tmp_path / "captions.csv.part"
     precious.write_text("mine")

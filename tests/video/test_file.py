@@ -1,6 +1,7 @@
 """Finite videos: sampling, orientation, damage, refusals."""
 
 import contextlib
+import itertools
 import os
 import re
 import struct
@@ -281,7 +282,7 @@ def test_frames_that_an_edit_list_hides_are_not_sampled(tmp_path: Path) -> None:
         assert video.damage is None
 
 
-@pytest.mark.parametrize("container", ["mp4", "mkv", "flv", "ts", "nut"])
+@pytest.mark.parametrize("container", ["mp4", "mkv", "flv", "ts", "nut", "asf"])
 def test_timestamps_of_decoding_are_not_taken_for_those_of_frames(tmp_path: Path, container: str) -> None:
     """Some programs write B-frames with the times of decoding only: frames come in another order."""
     options = {"bf": "3", "x264-params": "keyint=60:b-adapt=0:scenecut=0"}
@@ -304,6 +305,63 @@ def test_timestamps_of_decoding_are_not_taken_for_those_of_frames(tmp_path: Path
         assert numbers(list(video.sample_evenly())) == list(range(1, 60, 2))
         assert numbers(list(video.sample_by_time(fps=5))) == list(range(0, 60, 5))
         assert video.damage is None
+
+
+def differences(path: Path, video: Video, **sampling: object) -> list[float]:
+    """How far sampled frames are from those of the same numbers in a plain decode."""
+    plain = [picture.to_ndarray(format="rgb24").astype(int) for picture in decoded_plainly(path)]
+    return [float(np.abs(frame.pixels() - plain[frame.number or 0]).max()) for frame in video.sample_evenly(**sampling)]
+
+
+@pytest.mark.parametrize(
+    ("codec", "container"),
+    [("libx264", "mp4"), ("libx264", "mkv"), ("libx264", "flv"), ("libx265", "mp4"), ("libx265", "mkv")],
+)
+def test_frames_behind_a_join_are_decoded_with_the_parameters_of_their_own_recording(
+    tmp_path: Path, codec: str, container: str
+) -> None:
+    raw = clips.write_joined(tmp_path / f"joined.{'h264' if codec == 'libx264' else 'hevc'}", codec=codec)
+    path = tmp_path / f"joined.{container}"
+    with av.open(str(raw)) as source, av.open(str(path), "w") as output:
+        stream = output.add_stream_from_template(source.streams.video[0])
+        number = itertools.count()
+        for packet in source.demux(video=0):
+            if packet.size:
+                packet.time_base, packet.stream = Fraction(1, 25), stream
+                packet.pts = packet.dts = next(number)
+                packet.duration = 1
+                output.mux(packet)
+    with Video(path) as video:  # few, so that whole groups of frames lie between two of them
+        assert differences(path, video, count=4, only={0, 3}) == [0, 0]
+        assert video.damage is None
+
+
+def test_a_header_in_the_middle_of_an_flv_is_not_skipped(tmp_path: Path) -> None:
+    parts = []
+    for number in (0, 12):
+        options = {"bf": "0", "x264-params": f"keyint=12:scenecut=0:chroma-qp-offset={number}"}
+        parts.append(clips.write_clip(tmp_path / f"{number}.flv", options=options))
+    path = clips.joined_flv(*parts, path=tmp_path / "joined.flv")
+    assert len(decoded_plainly(path)) == 120
+    with Video(path) as video:
+        assert differences(path, video, count=4, only={0, 3}) == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["palette.mov", "palette.avi"])
+def test_a_palette_holds_for_every_sampling(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    colours = np.zeros((256, 4), np.uint8)
+    colours[:, 0], colours[:, 2], colours[:, 3] = np.arange(256), 255 - np.arange(256), 255
+    with av.open(str(path), "w") as output:
+        stream = output.add_stream("rawvideo", rate=25)
+        stream.width, stream.height, stream.pix_fmt = clips.WIDTH, clips.HEIGHT, "pal8"
+        for number in range(20):
+            grey = np.ascontiguousarray(clips.picture(number)[:, :, 0])
+            output.mux(stream.encode(av.VideoFrame.from_ndarray((grey, colours), format="pal8")))
+        output.mux(stream.encode(None))
+    with Video(path) as video:
+        for _ in range(2):
+            assert differences(path, video, count=5) == [0, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("name", ["late.mkv", "late.nut", "late.webm", "late.mp4"])

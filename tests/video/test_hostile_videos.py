@@ -229,6 +229,62 @@ def test_a_png_of_packed_texts_is_refused_before_they_are_unpacked(tmp_path: Pat
         )
 
 
+def with_number(path: Path, name: bytes, offset: int, number: int) -> Path:
+    """A copy of an MP4 with this number in the first box of this name, so many bytes behind the name."""
+    data = bytearray(path.read_bytes())
+    place = data.index(name) + offset
+    data[place : place + 4] = struct.pack(">I", number)
+    changed = path.with_name(f"changed-{path.name}")
+    changed.write_bytes(data)
+    return changed
+
+
+def test_an_index_of_millions_of_packets_in_a_few_bytes_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    clip = clips.write_clip(tmp_path / "clip.mp4", num_frames=60)
+    sized = with_number(with_number(clip, b"stsz", 8, 1), b"stsz", 12, 85_000_000)
+    fragments = with_number(clips.fragment(clip, tmp_path / "fragments.mp4"), b"trun", 8, 80_000_000)
+    plain = fragments.with_name("plain.mp4")
+    plain.write_bytes(fragments.read_bytes().replace(b"trun\0\0\x0a\x05", b"trun\0\0\0\x01"))
+    edited = with_number(clip, b"elst", 8, 1_000_000)
+    for path, count in ((sized, "85,000,000"), (plain, "80,000,040"), (edited, "60,000,000")):
+        for source, name in ((path, str(path)), (path.read_bytes(), "bytes")):
+            with pytest.raises(UnreadableVideo) as caught:
+                Video(source)
+            listed = f"{name}: damaged: its index lists {count} packets in {path.stat().st_size:,} bytes"
+            assert str(caught.value) == listed
+
+
+def packed_header(header: bytes) -> bytes:
+    """A movie header as QuickTime once packed it."""
+
+    def box(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content) + 8) + name + content
+
+    data = struct.pack(">I", len(header)) + zlib.compress(header)
+    return box(b"moov", box(b"cmov", box(b"dcom", b"zlib") + box(b"cmvd", data)))
+
+
+def test_a_packed_movie_header_is_read_unless_it_is_large_or_holds_another(tmp_path: Path) -> None:
+    path = clips.write_clip(tmp_path / "clip.mov", num_frames=12)
+    data = path.read_bytes()
+    place = data.index(b"moov") - 4
+    frames, header = data[:place], data[place:]
+    path.write_bytes(frames + packed_header(header))
+    with Video(path) as video:
+        assert [clips.number_of(frame.pixels()) for frame in video.sample_evenly()] == list(range(12))
+    sized = bytearray(header)
+    sizes = sized.index(b"stsz") + 8
+    sized[sizes : sizes + 8] = struct.pack(">II", 1, 85_000_000)
+    path.write_bytes(frames + packed_header(bytes(sized)))
+    with pytest.raises(UnreadableVideo, match=r": damaged: its index lists 85,000,000 packets in [\d,]+ bytes$"):
+        Video(path)
+    large = header + struct.pack(">I", 2**25) + b"free" + bytes(2**25 - 8)
+    for bad in (packed_header(large), packed_header(packed_header(header))):
+        path.write_bytes(frames + bad)
+        with pytest.raises(UnreadableVideo, match=r"its packed movie header has more than 16,777,216 bytes, or holds"):
+            Video(path)
+
+
 def test_a_png_with_a_text_and_a_colour_profile_is_read(tmp_path: Path) -> None:
     path = tmp_path / "picture.png"
     texts = PngInfo()

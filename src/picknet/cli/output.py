@@ -67,6 +67,8 @@ def opened(out: Path | None) -> Iterator[Callable[[str], object]]:
         with opened_live(out) as write_now:
             yield write_now
         return
+    from picknet.files import UnwritableFile, open_regular, take_lock
+
     part = out.with_name(f"{out.name}.part")
     has_content = False
 
@@ -79,8 +81,12 @@ def opened(out: Path | None) -> Iterator[Callable[[str], object]]:
 
     with _explained(out):
         part.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError), open_regular(part) as other:
+            if not take_lock(other):
+                raise UnwritableFile(f"{out}: another process is writing it, to {part.name}; name another file")
         part.unlink(missing_ok=True)  # it may be a link or a pipe
         file = part.open("x", encoding="utf-8", errors="surrogateescape", newline="")
+        take_lock(file)
     try:
         with _closed(file, out):
             yield write

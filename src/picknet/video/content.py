@@ -14,16 +14,12 @@ from typing import IO, Any, BinaryIO
 import av
 from av.container import InputContainer
 
+from picknet.video import bombs
 from picknet.video.access import check_pixels, file_options, opened, reader_options
 from picknet.video.source import UnreadableVideo, is_address, is_binary_file, locate
 
 UNFINISHED_MP4 = "an unfinished or damaged MP4 (its index, 'moov', is missing or cut)"
 _PLAYLIST_STARTS = (b"#EXTM3U", b"ffconcat")
-_PNG_START = b"\x89PNG\r\n\x1a\n"
-_UNPACKED_CHUNKS = (b"zTXt", b"iCCP")
-"""Of a PNG, texts and colour profiles, which FFmpeg unpacks whole."""
-MAX_PACKED_TEXT = 2**20
-"""Bytes of all of these in a file. Unpacked they may have a thousand times as many."""
 
 
 class Content:
@@ -44,7 +40,10 @@ class Content:
         probes: whether FFmpeg decodes as many frames as it takes to see how often they come, and in which order. One
         is decoded in any case.
         """
-        self._check_texts()
+        if not self._is_checked:
+            with contextlib.suppress(OSError), self._reader() as reader:
+                bombs.check(reader, self.name)
+            self._is_checked = True
         options = {} if probes else {"fpsprobesize": "0"}
         try:
             if self._path is None:
@@ -61,6 +60,12 @@ class Content:
             reader.seek(max(reader.seek(0, os.SEEK_END) - size, 0))
             return bytes(reader.read(size))
 
+    def part(self, place: int, size: int, *, most: int) -> bytes:
+        """So many bytes from this place on, `most` at most."""
+        with self._reader() as reader:
+            reader.seek(place)
+            return bytes(reader.read(min(size, most)))
+
     def is_avi(self) -> bool:
         start = self._start(12)
         return start[:4] == b"RIFF" and start[8:] == b"AVI "
@@ -74,30 +79,6 @@ class Content:
         elif start[:4] == b"\x89PNG" and start[12:16] == b"IHDR" and len(start) == 24:
             width, height = struct.unpack(">II", start[16:])
             check_pixels(width, height, self.name)
-
-    def _check_texts(self) -> None:
-        """Refuse a PNG with texts that may become gigabytes: FFmpeg unpacks them while it opens the file."""
-        if self._is_checked:
-            return
-        num_bytes = 0
-        with contextlib.suppress(OSError), self._reader() as reader:
-            place = 0
-            while num_bytes <= MAX_PACKED_TEXT:
-                reader.seek(place)
-                start = reader.read(8)
-                if start == _PNG_START:  # one picture may follow another
-                    place += 8
-                    continue
-                if place == 0 or len(start) < 8:
-                    break
-                (size,) = struct.unpack(">I", start[:4])
-                place += size + 12
-                if start[4:] in _UNPACKED_CHUNKS:
-                    num_bytes += size
-        if num_bytes > MAX_PACKED_TEXT:
-            what = f"a PNG with more than {MAX_PACKED_TEXT:,} bytes of packed texts and colour profiles"
-            raise UnreadableVideo(f"{self.name}: {what}; save it without them")
-        self._is_checked = True
 
     def close(self) -> None:
         """Passes that are still open are closed by their owner."""

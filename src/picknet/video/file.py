@@ -102,6 +102,8 @@ class Video:
         self._first_pass: Pass | None = first
         """Still open where the search for the first frame left it."""
         self._start, self._is_interlaced = picture.pts, picture.interlaced_frame
+        self._has_palette = picture.format.name == "pal8"
+        """Which comes with the first packet, or changes from then on."""
         if not first.guesses_times and self._is_disordered(first):
             first.distrust_times()
         self._guesses_times = first.guesses_times
@@ -236,6 +238,8 @@ class Video:
         self, *, by_index: bool, from_start: bool
     ) -> Iterator[tuple[Pass, Sequence[int], Stretches]]:
         """A pass, when its frames are shown, and which packets frames need: by the index, then by the packets."""
+        if self._has_palette:
+            return
         if self._num_indexed and by_index:
             with self._rewound_pass() as current:
                 if (index := current.index(self._start)) is not None:

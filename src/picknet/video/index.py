@@ -68,6 +68,11 @@ class Index(Sequence[int]):
         """The last packet up to this one that decoding can start at."""
         return self.keys[max(bisect_right(self.keys, number), 1) - 1]
 
+    def place(self, number: int) -> tuple[int, int]:
+        """Where a packet is in the file, and its size."""
+        entry = self._entries[number]
+        return entry.pos, entry.size
+
     def has(self, number: int, packet: "av.Packet[Stream]") -> bool:
         """Whether this packet is in the index under this number."""
         entry = self._entries[number]

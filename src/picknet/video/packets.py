@@ -48,7 +48,8 @@ class Timetable:
     _hidden: set[int] = field(default_factory=set)
     """Numbers of the packets whose frames an edit list hides."""
     _last_decoded: int | None = None
-    _first_decoded: int | None = None
+    _delays: set[int] = field(default_factory=set)
+    """How long after its decoding a frame is shown: up to two different times."""
 
     def add(self, *, shown: int | None, decoded: int | None, is_key: bool, is_hidden: bool, num_bytes: int = 0) -> None:
         """Add the next packet: when its frame is shown, and when it is decoded."""
@@ -60,10 +61,10 @@ class Timetable:
         if is_hidden:
             self._hidden.add(number)
             return
-        if number == 0:
-            self._first_decoded = decoded
         if shown is None:
             self.is_trusted = False
+        elif decoded is not None and len(self._delays) < 2:
+            self._delays.add(shown - decoded)
         if decoded is not None:
             if self._last_decoded is not None and decoded < self._last_decoded:
                 self.is_trusted = False
@@ -76,8 +77,8 @@ class Timetable:
     @property
     def is_in_order(self) -> bool:
         """Whether frames seem to be shown in the order stored, as far as packets have been added."""
-        if self._first_decoded is not None:
-            return self._shown[0] == self._first_decoded
+        if self._delays:
+            return self._delays == {0} or (len(self._delays) == 1 and len(self._shown) > 1)
         return all(one < other for one, other in itertools.pairwise(self._shown))
 
     def shown(self, number: int) -> int:

@@ -22,6 +22,7 @@ from picknet.video.frame import USUAL_FPS
 from picknet.video.index import Index
 from picknet.video.motion import export_vectors
 from picknet.video.packets import Stretch, Timetable
+from picknet.video.parameter_sets import HAVE_PARAMETER_SETS, has_parameter_sets
 from picknet.video.source import UnreadableVideo
 from picknet.workers import num_cores
 
@@ -36,6 +37,9 @@ _INDEXED = frozenset({"mov,mp4,m4a,3gp,3g2,mj2"})
 
 _TIMED_TO_THE_END = frozenset({"matroska,webm", "nut"})
 """Containers whose stored length is the time at which the last frame ends, whenever the first begins."""
+
+_LOOKED_AT = 4096
+"""Bytes of a keyframe, before which its parameter sets are."""
 
 _FAR = 30
 """Packets. To read and forget more takes longer than to seek."""
@@ -111,6 +115,8 @@ class Pass:
         """Number of the next packet; None where it is not known."""
         # AVI stores decoding order only: presentation times are guesses, wrong for packed B-frames.
         self.guesses_times = self.container.format.name == "avi"
+        # FLV sends a new header where a recording goes on after a break.
+        self._sends_headers = self.container.format.name == "flv"
         self._is_disordered = False
         self.num_decoded = 0
         """Packets given to the decoder by `timed_pictures`."""
@@ -183,8 +189,17 @@ class Pass:
 
     def record(self, timetable: Timetable) -> Packets:
         """As `packets`, and each is entered in the timetable."""
+        has_sets, may_change = self.stream.codec_context.name in HAVE_PARAMETER_SETS, False
         for packet in self.packets():
             if self._is_disordered or (self.guesses_times and packet.pts != packet.dts):
+                timetable.is_trusted = False
+            if has_sets and packet.is_keyframe and len(timetable):
+                # Of recordings that are joined, the decoder must have seen the beginning.
+                if has_parameter_sets(packet, self.stream.codec_context):
+                    may_change = True
+                elif may_change:
+                    timetable.is_trusted = False
+            if self._sends_headers and packet.has_sidedata("new_extradata"):
                 timetable.is_trusted = False
             timetable.add(
                 shown=packet.pts,
@@ -256,8 +271,18 @@ class Pass:
         is_listed = self.container.format.name in _INDEXED and not self.guesses_times
         if self._index is None and start is not None and is_listed:
             seconds = self._expected_seconds() - _TOLERATED_GAP
-            self._index = Index.of(self.container, self.stream, start=start, seconds=seconds)
+            index = Index.of(self.container, self.stream, start=start, seconds=seconds)
+            self._index = index if index and self._is_of_one_recording(index) else None
         return self._index
+
+    def _is_of_one_recording(self, index: Index) -> bool:
+        """Whether decoding may start at any keyframe. Where the first brings parameter sets and the second does not,
+        others may follow at any place at which recordings were joined."""
+        codec = self.stream.codec_context
+        if codec.name not in HAVE_PARAMETER_SETS or len(index.keys) < 2:
+            return True
+        first, second = (self._content.part(*index.place(key), most=_LOOKED_AT) for key in index.keys[:2])
+        return has_parameter_sets(second, codec) or not has_parameter_sets(first, codec)
 
     def stretches(self, index: Index, positions: Sequence[int]) -> Iterator[Stretch]:
         """The packets to decode for the frames at these positions, which are sorted.
