@@ -98,6 +98,11 @@ class Client:
     ) -> http.client.HTTPResponse:
         kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
         connection = kinds[self._address.scheme](self._address.netloc, timeout=self._timeout)
+        try:
+            connection.connect()
+        except ConnectionRefusedError as error:
+            address = self._address.geturl()
+            raise ServiceError(f"no service answers at {address}: start one with `picknet serve`") from error
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # refused early: the answer says why
             connection.request(method, path, body, {**self._headers, **(headers or {})})
         answer = connection.getresponse()

@@ -57,6 +57,8 @@ class StubCaptioner:
         self.num_waiting = self.num_captions = 0
 
     def picker_at(self, rate: float = 1.0, *, spread: bool = True, **options: Any) -> object:
+        if rate == 13:
+            raise BadSetting("rate is 13: an unlucky number")
         return StubPicker(rate, **options)
 
     def caption(self, video: Any, *, picker: Any = None, candidates: int = 1, **_: Any) -> Caption:

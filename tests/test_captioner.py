@@ -231,9 +231,9 @@ def test_confidence_is_given_only_for_the_style_it_was_calibrated_for_and_the_no
     calibrated, styled, plain = load(folder), load(folder, style="msrvtt"), load(attending_folder)
     assert (calibrated.describer.confidence is not None, calibrated.confidence_note) == (True, None)
     assert styled.describer.confidence is None
-    assert styled.confidence_note.endswith("is not calibrated for the style msrvtt (run `picknet calibrate`)")
+    assert styled.confidence_note.endswith(" has no confidence for the style msrvtt; fit one with `picknet calibrate`")
     assert plain.describer.confidence is None
-    assert plain.confidence_note.endswith("is not calibrated (run `picknet calibrate`)")
+    assert plain.confidence_note.endswith(" has no confidence; fit one with `picknet calibrate`")
     stored["msrvtt"] = {"weights": {"bias": 2.0}}
     (folder / "card.json").write_text(json.dumps(card | {"confidence": stored}))
     styled = load(folder, style="msrvtt")
@@ -403,7 +403,7 @@ def test_the_confidence_is_read_from_the_models_card(model_folder, tmp_path):
 
 
 def test_a_caption_below_the_least_confidence_is_left_out(captioner, frames, monkeypatch):
-    with pytest.raises(BadSetting, match=r"^min_confidence is 0.5: no confidence: the model .* is not calibrated \("):
+    with pytest.raises(BadSetting, match=r"^min_confidence is 0.5: the model .* has no confidence; fit one with"):
         captioner.caption(frames, min_confidence=0.5)
     monkeypatch.setattr(captioner.describer, "confidence_note", None)
     monkeypatch.setattr(captioner.describer, "confidence", Confidence(-1.0, {}))  # 1 / (1 + e) = 0.27

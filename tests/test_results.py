@@ -13,6 +13,7 @@ from clips import number_of, write_clip
 from PIL import Image
 
 from picknet.captioner import load
+from picknet.model.confidence import written
 from picknet.model.sentences import Sentence
 from picknet.picking.picker import Pick
 from picknet.picking.plain import UniformPicker
@@ -110,6 +111,31 @@ def test_a_result_that_is_not_sure_says_so_to_people_and_why_to_programs(result)
     assert (unsure.to_dict()["caption"], unsure.to_dict()["not_sure"]) == ("", reason)
     assert "not sure, confidence=0.31" in repr(unsure)
     assert "not sure (0.31)" in unsure._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("confidence", "limit", "expected"),
+    [
+        (0.1568, 0.5, "0.16"),
+        (0.4986, 0.5, "0.4986"),
+        (0.499996, 0.5, "0.499996"),
+        (0.5, 0.5, "0.50"),
+        (0.5049, 0.5, "0.50"),
+        (0.2689, 0.27, "0.2689"),
+        (0.2689, 0.5, "0.27"),
+        (0.9999, 1.0, "0.9999"),
+    ],
+)
+def test_a_confidence_has_two_digits_or_as_many_as_show_that_it_is_below_the_limit(confidence, limit, expected):
+    assert written(confidence, limit=limit) == expected
+
+
+def test_a_result_says_its_confidence_as_its_reason_does():
+    given = {"text": "", "confidence": 0.4986, "not_sure": "confidence 0.4986 is below 0.5"}
+    unsure = dataclasses.replace(SEGMENT, **given)
+    assert unsure.display_text == "not sure (0.4986)"
+    assert "not sure, confidence=0.4986" in repr(unsure)
+    assert ", confidence=0.4986, " in repr(dataclasses.replace(CAPTION, confidence=0.4986))
 
 
 def test_results_print_their_text_confidence_and_times():

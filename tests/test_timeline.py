@@ -214,7 +214,7 @@ def test_a_segment_has_the_caption_of_a_stream_at_the_end_of_its_scene(captioner
 
 
 def test_segments_below_the_least_confidence_have_no_text(captioner, film, monkeypatch):
-    with pytest.raises(BadSetting, match=r"^min_confidence is 0.5: no confidence: the model .* is not calibrated \("):
+    with pytest.raises(BadSetting, match=r"^min_confidence is 0.5: the model .* has no confidence; fit one with"):
         captioner.timeline(film, min_confidence=0.5)
     every_part = [(one.start, one.end, one.picks) for one in captioner.timeline(film)]
     monkeypatch.setattr(captioner.describer, "confidence_note", None)

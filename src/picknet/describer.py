@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from picknet.errors import BadSetting
-from picknet.model.confidence import BadCalibration, Confidence, entries, own_entry
+from picknet.model.confidence import BadCalibration, Confidence, entries, own_entry, written
 from picknet.model.folder import TAGS
 from picknet.model.memory import SceneMemory
 from picknet.model.runtime import Runtime
@@ -55,10 +55,8 @@ class Describer:
         self.confidence_note: str | None = None
         """Why captions have no confidence, for people; None where they have one."""
         if self.confidence is None:
-            wanted = f"for the style {style} " if style else ""
-            self.confidence_note = (
-                f"no confidence: the model {model} is not calibrated {wanted}(run `picknet calibrate`)"
-            )
+            wanted = f" for the style {style}" if style else ""
+            self.confidence_note = f"the model {model} has no confidence{wanted}; fit one with `picknet calibrate`"
         self.writer = SentenceWriter(
             runtime,
             first_word=runtime.vocabulary.first_word(style),
@@ -160,8 +158,7 @@ class Describer:
         confidence = self.confidence.of(signals)
         if confidence >= min_confidence:
             return confidence, None
-        digits = 2 if round(confidence, 2) < min_confidence else 4  # not "0.50 is below 0.5"
-        return confidence, f"confidence {confidence:.{digits}f} is below {min_confidence:g}"
+        return confidence, f"confidence {written(confidence, limit=min_confidence)} is below {min_confidence:g}"
 
     def _warm_up(self, picker: Picker, beam: int) -> None:
         """Run every graph once: compiling takes a second, in which a live source would lose frames."""

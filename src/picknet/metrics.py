@@ -218,6 +218,10 @@ def cider(candidates: Candidates, references: References) -> float:
     return float(np.mean(list(Cider(references).score(candidates).values())))
 
 
+ONE_CLIP = "CIDEr weighs words by how few clips have them: with a single clip it is 0"
+"""For people whose split has no other."""
+
+
 class Cider:
     """CIDEr-D against fixed references: fitted once, it scores a batch of captions in a few milliseconds.
 

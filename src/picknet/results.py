@@ -1,12 +1,12 @@
 """What a captioner returns: frozen dataclasses with JSON, a readable repr, and HTML for notebooks."""
 
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from picknet.model.confidence import written
 from picknet.model.sentences import Sentence, Signals
 from picknet.picking.picker import Pick
 from picknet.timecode import clock
@@ -51,8 +51,7 @@ class _MayBeUnsure:
         """The text, or `not sure (0.31)`."""
         if not self.not_sure or self.confidence is None:
             return self.text
-        # Rounded up, 0.4986 would not look as if it were below 0.5.
-        return f"not sure ({math.floor(100 * self.confidence) / 100:.2f})"
+        return f"not sure ({written(self.confidence)})"
 
     def _quoted(self) -> str:
         return "not sure" if self.not_sure else repr(self.text)
@@ -284,7 +283,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 def _facts(confidence: float | None, picks: Sequence[Pick]) -> str:
     """confidence=0.73, picks at 0.2, 1.4, 3.0 s"""
-    sure = [] if confidence is None else [f"confidence={confidence:.2f}"]
+    sure = [] if confidence is None else [f"confidence={written(confidence)}"]
     times = ", ".join(f"{pick.seconds:.1f}" for pick in picks[:MAX_TIMES])
     more = f" and {len(picks) - MAX_TIMES} more" if len(picks) > MAX_TIMES else ""
     return ", ".join([*sure, f"picks at {times} s{more}" if picks else "no picks"])
@@ -301,7 +300,7 @@ def _html(
     if error is not None:
         return _page("no caption", [error], [])
     if confidence is not None:
-        lines.append(f"confidence {confidence:.2f}")
+        lines.append(f"confidence {written(confidence)}")
     frames: list[Thumbnail] = []
     try:
         frames = _read_again(video, picks)

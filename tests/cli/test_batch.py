@@ -69,15 +69,21 @@ def test_options_that_do_not_fit_are_refused(picknet: Picknet, options: list[str
     assert outcome.err.startswith(f"picknet: {message}")
 
 
-def test_each_failure_is_one_line(picknet: Picknet, clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_failure_is_one_line(
+    picknet: Picknet, clips: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def failure(*arguments: object) -> str:
         outcome = picknet("batch", *arguments)
         assert (outcome.code, outcome.err.count("\n")) == (1, 1)
         return outcome.err.strip()
 
     assert failure("gone", "--out", "out") == "picknet: gone: no such file or folder"
+    assert not Path("out").exists()
     assert "no such model" in failure(clips, "--out", "out", "--model", "gone")
     assert "style" in failure(clips, "--out", "out", "--style", "baroque", "--jobs", 1)
+    assert failure(clips, "--out", "out", "--min-confidence", 0.5, "--model", model_folder) == (
+        f"picknet: --min-confidence 0.5: the model {model_folder} has no confidence; fit one with `picknet calibrate`"
+    )
     Path("file").touch()
     assert failure(clips, "--out", "file/out").startswith("picknet: file/out: cannot be written (")
     with monkeypatch.context() as patch:

@@ -423,8 +423,8 @@ def test_below_the_least_confidence_every_command_says_not_sure(
 ) -> None:
     cat = clips / "cat.mp4"
     options = ("--model", unsure, "--min-confidence", 0.5)
-    assert picknet("caption", cat, *options).out == "not sure (0.26)\n"
-    assert picknet("caption", cat, *options, "--candidates", 3).out == "not sure (0.26)\n"
+    assert picknet("caption", cat, *options).out == "not sure (0.27)\n"
+    assert picknet("caption", cat, *options, "--candidates", 3).out == "not sure (0.27)\n"
     content = json.loads(picknet("caption", cat, *options, "--format", "json").out)
     assert (content["caption"], content["not_sure"], content["candidates"], content["error"]) == (
         "", "confidence 0.27 is below 0.5", [], None,
@@ -433,14 +433,38 @@ def test_below_the_least_confidence_every_command_says_not_sure(
     assert (row["caption"], row["confidence"]) == ("", "0.2689")
     assert picknet("caption", cat, *options, "--sheet", tmp_path / "cat.png").code == 0
     streamed = picknet("stream", cat, *options, "--sheet", tmp_path / "stream.png", "-q").out.splitlines()
-    assert {line.partition("  ")[2] for line in streamed} == {"not sure (0.26)"}
+    assert {line.partition("  ")[2] for line in streamed} == {"not sure (0.27)"}
     told = picknet("timeline", cat, *options, "--sheet", tmp_path / "board.png").out
-    assert told == "0:00:00-0:00:01  not sure (0.26)\n"
+    assert told == "0:00:00-0:00:01  not sure (0.27)\n"
     assert "not sure" not in picknet("caption", cat, "--model", unsure, "--min-confidence", 0.2).out
 
 
+@pytest.mark.parametrize("format", ["srt", "vtt", "edl", "chapters"])
+def test_a_note_says_that_captions_are_left_out_where_nothing_stands_for_them(
+    picknet: Picknet, clips: Path, unsure: Path, format: str
+) -> None:
+    command = ("timeline", clips / "cat.mp4", "--model", unsure, "--format", format)
+    advice = "picknet: a doubtful caption, with a confidence of 0.27; --min-confidence 0.5 leaves it out\n"
+    assert picknet(*command).err == advice
+    left_out = picknet(*command, "--min-confidence", 0.3)
+    assert left_out.err == "picknet: 1 of 1 caption is left out: its confidence is below 0.3\n"
+    assert picknet(*command, "--min-confidence", 0.2).err == ""
+    assert picknet(*command, "--min-confidence", 0.3, "--quiet").err == ""
+
+
+def test_a_confidence_just_below_the_limit_never_looks_as_high(
+    picknet: Picknet, clips: Path, unsure: Path
+) -> None:
+    (unsure / "card.json").write_text(json.dumps({"confidence": {"msvd": {"weights": {"bias": -0.0056}}}}))
+    command = ("caption", clips / "cat.mp4", "--model", unsure)
+    assert "with a confidence of 0.4986;" in picknet(*command).err
+    assert picknet(*command, "--candidates", 1).out.endswith(" (confidence 0.4986)\n")
+    assert picknet(*command, "--min-confidence", 0.5).out == "not sure (0.4986)\n"
+    assert "confidence" not in picknet(*command, "--min-confidence", 0.2).err
+
+
 def test_a_least_confidence_needs_a_calibrated_style(picknet: Picknet, clips: Path, unsure: Path) -> None:
-    message = f"picknet: min_confidence is 0.5: no confidence: the model {unsure} is not calibrated for the style"
+    message = f"picknet: --min-confidence 0.5: the model {unsure} has no confidence for the style msrvtt; fit one with"
     for command in ("caption", "stream", "timeline"):
         options = (clips / "cat.mp4", "--model", unsure, "--style", "msrvtt", "--min-confidence", 0.5)
         code, out, err = picknet(command, *options)
@@ -454,8 +478,8 @@ def test_a_style_without_confidence_says_so_where_one_would_be_shown(
 ) -> None:
     options = ("caption", clips / "dog.mkv", "--model", attending_folder, "--style", "msrvtt")
     message = (
-        f"picknet: --style msrvtt: no confidence: the model {attending_folder} is not calibrated for the style msrvtt "
-        "(run `picknet calibrate`)\n"
+        f"picknet: --style msrvtt: the model {attending_folder} has no confidence for the style msrvtt; fit one with "
+        "`picknet calibrate`\n"
     )
     assert picknet(*options).err == ""
     assert picknet(*options, "--candidates", 2).err == message

@@ -361,6 +361,25 @@ def test_data_without_a_clip_of_the_split_is_one_line(picknet: Picknet, data: Pa
     assert err == f"picknet: {data}/captions.json: no clip of the test split (there are: train, val, all)\n"
 
 
+@pytest.mark.usefixtures("_few_settings")
+def test_the_data_set_may_stand_before_its_folder_and_a_single_clip_has_no_cider(
+    picknet: Picknet, data: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    shutil.move(data / "videos" / "cat.mp4", tmp_path)
+    note = "picknet: CIDEr weighs words by how few clips have them: with a single clip it is 0\n"
+    options = ("--data", f"folder={data}", "--split", "all", "--model", model_folder)
+    code, out, err = picknet("evaluate", *options, "--format", "json")
+    assert (code, err) == (0, note)
+    row = json.loads(out)
+    assert (row["dataset"], row["num_videos"], row["cider"]) == ("folder", 1, 0.0)
+    few = ("--subsets", 0, "--draws", 1)
+    code, out, err = picknet("compare", *options, *few)
+    assert (code, err) == (0, note)
+    assert " on folder all: 1 clip" in out
+    code, _, err = picknet("compare", "--data", f"flicker={data}", *few)
+    assert (code, "unknown data set 'flicker' (known: msvd, msrvtt, coco, flickr8k, folder)" in err) == (1, True)
+
+
 # --- calibrate ---
 
 
@@ -702,7 +721,11 @@ def test_if_no_confidence_can_be_fitted_the_card_is_unchanged(
     code, out, err = picknet("calibrate", "--model", model, "--data", f"folder={data}")
     assert (code, out) == (1, "")
     assert re.match(r"picknet: \d good and \d bad captions \(good: CIDEr above 0.5\): at least 10 of each kind", err)
+    assert "with a single clip" not in err
     assert json.loads((model / "card.json").read_text()) == {"trained_on": "nothing"}
+    (data / "captions.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    _, _, err = picknet("calibrate", "--model", model, "--data", f"folder={data}")
+    assert err.endswith("a larger split (CIDEr weighs words by how few clips have them: with a single clip it is 0)\n")
 
 
 def test_a_card_that_cannot_be_written_is_an_error_before_any_clip_is_captioned(

@@ -1,8 +1,10 @@
 import csv
+import io
 import json
 from pathlib import Path
 
 from command import Picknet
+from folders import unsealed
 from PIL import Image
 
 
@@ -22,9 +24,18 @@ def test_a_stream_is_written_to_a_file_in_the_format_of_its_suffix(
     updates = [json.loads(line) for line in out.splitlines()]
     assert err.startswith(f"picknet: {clips / 'cat.mp4'}: ")
     assert [row["caption"] for row in rows] == [update["caption"] for update in updates]
-    assert rows[0]["total_picks"] == "1"
+    assert (rows[0]["total_picks"], rows[0]["changed"], rows[0]["confidence"]) == ("1", "true", "")
     _, text, _ = picknet(*options)
     assert [line.split("  ", 1)[1] for line in text.splitlines()] == [update["caption"] for update in updates]
+
+
+def test_a_table_has_the_confidence_with_four_digits(
+    picknet: Picknet, clips: Path, attending_folder: Path, tmp_path: Path
+) -> None:
+    folder = unsealed(attending_folder, tmp_path / "model")
+    (folder / "card.json").write_text(json.dumps({"confidence": {"msvd": {"weights": {"bias": -1.0}}}}))
+    _, out, _ = picknet("stream", clips / "cat.mp4", "--fps", 5, "--model", folder, "--format", "csv")
+    assert {row["confidence"] for row in csv.DictReader(io.StringIO(out))} == {"0.2689"}
 
 
 def test_without_a_source_or_a_model_an_older_log_stays(picknet: Picknet, clips: Path, tmp_path: Path) -> None:

@@ -65,6 +65,14 @@ def test_a_reliability_diagram_keeps_its_columns() -> None:
     )
 
 
+    one = confidence | {"sure": {"above": 0.7, "clips": 1, "good": 0.0}, "words": {"man": -0.14}}
+    report = dict(sections({"confidence": {"msvd": one}})["Confidence (msvd)"])
+    assert report["above 0.7"] == "1 clip, 0% of them good"
+    assert report["weights"] == "bias +1.00; 1 word, man (-0.14)"
+    two = dict(sections({"confidence": {"msvd": one | {"words": {"man": -0.14, "dog": 0.2}}}})["Confidence (msvd)"])
+    assert two["weights"] == "bias +1.00; 2 words, from man (-0.14) to dog (+0.20)"
+
+
 def test_the_card_and_its_page_are_written_together(tmp_path: Path) -> None:
     card = {"description": "Größe", "known_failures": ["counts poorly"]}
     write_card(tmp_path, card, CONFIG, WORDS)

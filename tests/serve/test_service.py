@@ -189,6 +189,21 @@ def test_a_client_is_told_when_a_caption_is_doubtful(running: Running) -> None:
 # --- Frames -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("address", "fields", "message"),
+    [
+        ("frames", {"format": "xml"}, "format: 'xml' should be 'base64', 'json', 'openai' or 'anthropic'"),
+        ("frames", {"image_format": "gif"}, "image_format: 'gif' should be 'jpeg' or 'png'"),
+        ("timelines", {"format": "edl"}, "format: 'edl' should be 'json', 'jsonl', 'csv', 'srt', 'vtt' or 'text'"),
+    ],
+)
+def test_an_unknown_format_is_told_with_those_that_are_possible(
+    running: Running, address: str, fields: dict[str, str], message: str
+) -> None:
+    answer = ask(running, "POST", f"/v1/{address}", *form(path="clip.mp4", **fields))
+    assert error_of(answer) == (400, message)
+
+
 def test_frames_come_as_pictures_or_as_parts_of_a_message(running: Running, clip: Path) -> None:
     frames = running.client().frames(clip, budget=2)
     assert [frame["frame_number"] for frame in frames] == [15, 45]
@@ -253,6 +268,24 @@ def test_a_job_tells_how_far_it_is_and_then_its_result(running: Running, job: st
     assert content.startswith(b"WEBVTT\n\n00:00:00.000 --> 00:00:00.500\nnumber 0\n")
 
 
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("result?fromat=srt", "fromat: no such setting; possible: format"),
+        ("result?format=srt&format=vtt", "format: given 2 times; a setting has one value"),
+        ("result?format=edl", "format: 'edl' should be 'json', 'jsonl', 'csv', 'srt', 'vtt' or 'text'"),
+        ("events?wait=1", "wait: no such setting; possible: none"),
+    ],
+)
+def test_no_setting_behind_a_question_mark_is_ignored(running: Running, job: str, address: str, message: str) -> None:
+    assert error_of(ask(running, "GET", f"/v1/jobs/{job}/{address}")) == (400, message)
+
+
+def test_the_page_and_the_addresses_for_machines_take_any_question_mark(running: Running) -> None:
+    for address in ("/?utm_source=mail", "/healthz?probe=1", "/metrics?name[]=picknet_picks_total"):
+        assert ask(running, "GET", address)[0] == 200
+
+
 def test_a_job_can_be_cancelled(running: Running, job: str) -> None:
     running.client().cancel(job)
     running.captioner.gate.set()
@@ -288,7 +321,7 @@ def test_the_example_prints_captions_timelines_and_frames(
     assert run("timeline", clip).splitlines()[0] == "0:00:00-0:00:00  number 0"
     assert run("frames", clip, "--budget", 2, "--out", tmp_path) == f"{tmp_path}/0001.jpg\n{tmp_path}/0002.jpg\n"
     assert number_of(np.asarray(Image.open(tmp_path / "0002.jpg"))) == 45
-    with pytest.raises(SystemExit, match=r"^client\.py: .*refused"):
+    with pytest.raises(SystemExit, match=r"^client\.py: no service answers at http://127\.0\.0\.1:1: start one with"):
         client_example().main(["caption", str(clip), "--address", "http://127.0.0.1:1"])
 
 
@@ -486,6 +519,26 @@ def test_a_browser_sends_the_token_as_a_protocol(running: Running) -> None:
     for headers in ({}, {**BEARER, "Origin": "http://evil.example"}):
         with pytest.raises(InvalidStatus):
             connect(stream_address(running), additional_headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("min_confidence=7", "min_confidence: '7' should be less than or equal to 1"),
+        ("rate=abc", "rate: 'abc' should be a valid number, unable to parse string as a number"),
+        ("foo=1", "foo: no such setting; possible: fps, rate, min_confidence"),
+        ("rate=13", "rate is 13: an unlucky number"),
+    ],
+)
+def test_a_bad_setting_of_a_stream_is_told(running: Running, settings: str, message: str) -> None:
+    address = stream_address(running).replace("fps=2", settings)
+    name: Any = f"picknet.token.{TOKEN}"
+    with connect(address, subprotocols=[name]) as stream, pytest.raises(ConnectionClosed) as closed:
+        told = json.loads(stream.recv(timeout=20))
+        stream.recv(timeout=20)
+    assert told == {"error": {"code": "bad_request", "message": message}}
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1008
 
 
 def test_what_is_no_picture_ends_the_stream_with_a_reason(running: Running) -> None:

@@ -73,12 +73,14 @@ def run(
     """
     summary = Summary()
     work = work.fixed()
+    clips = list_clips(sources, shard=shard, column=column)
+    first = list(itertools.islice(clips, 1))  # if there is none, before the folder is made
     with (
         OutputFolder(out, work, format=format, shard=shard, retry_errors=retry_errors) as folder,
         tempfile.TemporaryFile("w+", dir=out) as todo,
     ):
         try:
-            _write_todo(list_clips(sources, shard=shard, column=column), folder, todo, summary)
+            _write_todo(itertools.chain(first, clips), folder, todo, summary)
         except OSError as error:
             raise UnwritableFile(f"{out}: cannot be written ({error.strerror or error})") from error
         on_progress(summary)

@@ -73,7 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         message = " ".join(error.format_message().split()).rstrip(".")
         code = _failed(f"{message} (see {command} --help)", code=2)
     except PicknetError as error:
-        code = _failed(str(error), code=_exit_code(error))
+        message = str(error)
+        if message.startswith("min_confidence is "):  # the name of the argument
+            message = message.replace("min_confidence is", "--min-confidence", 1)
+        code = _failed(message, code=_exit_code(error))
     except MemoryError:
         code = _failed("not enough memory", code=1)
     except OSError as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from picknet.cli.terminal import note, set_quiet
+from picknet.cli.terminal import many, note, set_quiet
 from picknet.errors import PicknetError
 
 if TYPE_CHECKING:
@@ -151,7 +151,8 @@ Style = Annotated[
     str | None,
     typer.Option(
         metavar="STYLE", rich_help_panel=MODEL,
-        help="The style of another data set that the model was trained on, e.g. msrvtt, or the video's category.",
+        help="How captions are worded: as those of another data set that the model was trained on, e.g. msrvtt; "
+        "for a model trained with text.categories a category of MSR-VTT, e.g. music. picknet info lists them.",
     ),
 ]  # fmt: skip
 Beam = Annotated[
@@ -167,7 +168,8 @@ MinConfidence = Annotated[
         show_default="print every caption", rich_help_panel=OUTPUT,
     ),
 ]  # fmt: skip
-Data = Annotated[Path, typer.Option(metavar="DIR", help="The data folder, with videos/ and captions/.")]
+DATA_HELP = "The data folder, with videos/ and captions/. A name before it, as in msrvtt=DIR, stands for --dataset."
+Data = Annotated[str, typer.Option(metavar="[DATASET=]DIR", help=DATA_HELP)]
 OnePicker = Annotated[
     PickerName, typer.Option(metavar="PICKER", help=f"One of {', '.join(PickerName)}.", rich_help_panel=PICKING)
 ]
@@ -393,36 +395,51 @@ MAX_NAMED = 5
 
 
 class Doubts:
-    """Which captions are doubtful, for a note where the output does not show it."""
+    """Which captions are doubtful, for a note where the output does not show it.
 
-    def __init__(self) -> None:
+    min_confidence: captions below it are not in the output, and a note only counts them. leaves_out: whether nothing
+    stands for such a caption, not even "not sure"; otherwise the output tells, without a note.
+    """
+
+    def __init__(self, min_confidence: float | None = None, *, leaves_out: bool = False) -> None:
         from picknet.model.confidence import DOUBTFUL
 
-        self._limit = DOUBTFUL
+        self._is_applied = min_confidence is not None
+        self._leaves_out = leaves_out
+        self._limit = DOUBTFUL if min_confidence is None else min_confidence
         self._num_captions = self._num_doubtful = 0
         self._named: list[str] = []
-        self._last = 1.0
+        self._last = ""
 
     def add(self, name: str, confidence: float | None) -> None:
         """name: of the caption: its video, or when it is shown."""
+        from picknet.model.confidence import written
+
         self._num_captions += 1
         if confidence is not None and confidence < self._limit:
             self._num_doubtful += 1
-            self._last = confidence
+            self._last = written(confidence)
             if len(self._named) < MAX_NAMED:
-                self._named.append(f"{name} ({confidence:.2f})")
+                self._named.append(f"{name} ({self._last})")
 
     def note(self) -> None:
-        if not self._num_doubtful:
+        if not self._num_doubtful or (self._is_applied and not self._leaves_out):
+            return
+        if self._is_applied:
+            are, their = ("is", "its") if self._num_doubtful == 1 else ("are", "their")
+            which = f"{self._num_doubtful:,} of {many(self._num_captions, 'caption')} {are} left out"
+            note(f"{which}: {their} confidence is below {self._limit:g}")
             return
         if self._num_captions == 1:
-            which = f"a doubtful caption, with a confidence of {self._last:.2f}"
+            which = f"a doubtful caption, with a confidence of {self._last}"
         else:
             more = self._num_doubtful - len(self._named)
             named = ", ".join([*self._named, *([f"{more:,} more"] if more else [])])
             which = f"{self._num_doubtful:,} of {self._num_captions:,} captions are doubtful, with a confidence below "
             which += f"{self._limit}: {named}"
-        note(f'{which}; --min-confidence {self._limit} says "not sure" instead')
+        them = "it" if self._num_captions == 1 else "them"
+        instead = f"leaves {them} out" if self._leaves_out else 'says "not sure" instead'
+        note(f"{which}; --min-confidence {self._limit} {instead}")
 
 
 def sheet_paths(sheet: Path, videos: Sequence[str]) -> list[Path]:

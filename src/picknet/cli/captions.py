@@ -200,7 +200,7 @@ def _caption_all(
     if names and jobs == 1 and timeout is None:
         _ = captioning.picker  # an error in the model comes before the first result
     num_failed, num_films = len(problems), 0
-    doubts = Doubts()
+    doubts = Doubts(captioning.min_confidence)
     results = in_order(captioning, tasks, jobs=jobs, timeout=timeout, name=lambda task: display_name(str(task[0])))
     with opened(out) as write, progress("captioning", len(names)) as on_video:
         header = table.header()  # written with the first row: a header alone is no result
@@ -228,7 +228,7 @@ def _caption_all(
                     num_films += 1
             header = ""
             on_video()
-    if not table.shows_confidence and captioning.min_confidence is None:
+    if not table.shows_confidence:
         doubts.note()
     if num_films:
         which = f"{num_films:,} of {many(len(names), 'video')} show" if len(names) > 1 else "this video shows"
@@ -320,6 +320,8 @@ class _Table:
         return csv_row(*names, "not_sure", *numbered)
 
     def row(self, result: "Caption") -> str:
+        from picknet.model.confidence import written
+
         if self.format in (ResultFormat.json, ResultFormat.jsonl):
             return json.dumps(result.to_dict()) + "\n"
         if self.format is ResultFormat.csv:
@@ -328,7 +330,7 @@ class _Table:
         candidates = result.candidates if self.num_candidates else ()
         lines = [f"{one.probability:.4f}  {one.text}" for one in candidates] or [result.display_text]
         if candidates and result.confidence is not None:
-            lines[0] += f" (confidence {result.confidence:.2f})"
+            lines[0] += f" (confidence {written(result.confidence)})"
         return "".join(f"{name}{line}\n" for line in lines)
 
     def failure(self, video: str, error: PicknetError, *, model: str) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from picknet.cli.arguments import (
+    DATA_HELP,
     FORMAT_HELP,
     MODEL,
     OUTPUT,
@@ -139,8 +140,9 @@ def evaluate(
     import warnings
 
     from picknet.captioner import load
-    from picknet.data.split import load_split
+    from picknet.data.split import data_folders, load_split
     from picknet.files import check_folder
+    from picknet.metrics import ONE_CLIP
     from picknet.study import evaluation
     from picknet.study.charts import require_matplotlib
 
@@ -150,7 +152,8 @@ def evaluate(
     for path in (captions, histograms, examples):
         if path:
             check_folder(path.parent)
-    clips = load_split(data, dataset=dataset.value, split=split.value)
+    (found,) = data_folders([data], dataset.value)
+    clips = load_split(found.folder, dataset=found.dataset, split=split.value)
     captioner = load(model, style=style)
     rows = []
     with progress("evaluating", len(clips.clips) * len(pickers)) as advance:
@@ -171,6 +174,8 @@ def evaluate(
             for warning in warned:
                 note(str(warning.message))
             rows.append(row)
+    if rows[0].num_videos == 1:
+        note(ONE_CLIP)
     if captions:
         _write_captions(rows, captions)
     if histograms:
@@ -182,7 +187,7 @@ def evaluate(
         from picknet.show.sheet import example_sheet
 
         drawn = evaluation.examples(rows[0], clips, count=num_examples, seed=seed)
-        title = f"{len(drawn)} of {many(rows[0].num_videos, 'clip')} of {dataset} {split}, drawn by seed {seed}"
+        title = f"{len(drawn)} of {many(rows[0].num_videos, 'clip')} of {clips.dataset} {split}, drawn by seed {seed}"
         strips = [_strip(example, frames=rows[0].num_frames) for example in drawn]
         save_image(example_sheet(strips, title=f"{title} · {rows[0].label}"), examples)
     with opened(out) as write:
@@ -287,9 +292,7 @@ def calibrate(
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="A model folder or a run folder, whose card.json is updated.")
     ],
-    data: Annotated[
-        str, typer.Option(metavar="[DATASET=]DIR", help="The data folder, with videos/ and captions/.")
-    ],
+    data: Data,
     dataset: Dataset = DatasetName.msvd,
     split: Annotated[
         SplitName, typer.Option(metavar="SPLIT", help="Clips that the model was not trained on.")
@@ -499,9 +502,7 @@ def calibrate(
 
 
 def compare(
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The data folder, with videos/ and captions/.")
-    ] = None,
+    data: Annotated[str | None, typer.Option(metavar="[DATASET=]DIR", help=DATA_HELP)] = None,
     films: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Instead of clips: films with known events, made by benchmarks/films.py."),
@@ -574,15 +575,17 @@ def compare(
     import warnings
 
     from picknet.captioner import load
-    from picknet.data.split import load_split, only
+    from picknet.data.split import data_folders, load_split, only
     from picknet.files import check_folder
+    from picknet.metrics import ONE_CLIP
     from picknet.study import comparison, comparison_page
     from picknet.study.charts import require_matplotlib
 
     if out:
         require_matplotlib()
         check_folder(out)
-    whole = load_split(data, dataset=dataset.value, split=split.value)
+    (found,) = data_folders([data], dataset.value)
+    whole = load_split(found.folder, dataset=found.dataset, split=split.value)
     parts = [only(whole, path) for path in lists] or [whole]
     judges = [(load(name), part) for name, part in zip(models, parts, strict=True)]
     num_clips = sum(len(part.clips) for part in parts)
@@ -599,8 +602,10 @@ def compare(
         )
     for warning in warned:
         note(str(warning.message))
+    if len(result.clips) == 1:
+        note(ONE_CLIP)
     if out:
-        words = ["--data", str(data), "--dataset", dataset, "--split", split]
+        words = ["--data", str(found.folder), "--dataset", found.dataset, "--split", split]
         for number, name in enumerate(model or [""]):
             words += ["--model", name] if name else []
             words += ["--clips", str(lists[number])] if lists else []

@@ -152,7 +152,7 @@ def stream(
         if style and format is not ResultFormat.text:
             note_no_confidence(captioner, style)
         num_picks = num_captions = 0
-        doubts = Doubts()
+        doubts = Doubts(min_confidence)
         shown: list[tuple[Thumbnail, str]] = []
         picker = _WithThumbnail(chosen) if sheet_path else None
         try:
@@ -170,7 +170,7 @@ def stream(
             printer.end()
             if sheet_path and shown:
                 _write_sheet(sheet_path, shown)
-            if format is ResultFormat.text and min_confidence is None:
+            if format is ResultFormat.text:
                 doubts.note()
             if live.num_frames:
                 note(_summary(live, num_picks, num_captions))
@@ -239,6 +239,8 @@ class _Printer:
             elif self._format is ResultFormat.csv:
                 content = update.to_dict()
                 header = "" if self._has_header else csv_row(*CSV_COLUMNS)
+                sure = None if update.confidence is None else f"{update.confidence:.4f}"
+                content |= {"changed": "true" if update.changed else "false", "confidence": sure}
                 self._write(header + csv_row(*(content[name] for name in CSV_COLUMNS)))
                 self._has_header = True
             elif not self._rewrites:

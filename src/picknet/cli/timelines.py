@@ -69,6 +69,8 @@ SUFFIXES: dict[str, tuple[TimelineFormat, ...]] = {
 FOR_MANY = (TimelineFormat.text, TimelineFormat.json, TimelineFormat.jsonl, TimelineFormat.csv)
 """Formats in which the timelines of several films can follow each other."""
 SHOW_CONFIDENCE = (TimelineFormat.json, TimelineFormat.jsonl, TimelineFormat.csv)
+LEAVE_OUT = (TimelineFormat.srt, TimelineFormat.vtt, TimelineFormat.edl, TimelineFormat.chapters)
+"""Formats in which nothing stands for a caption that is not sure."""
 
 
 def timeline(
@@ -147,7 +149,7 @@ def timeline(
     num_failed = len(problems)
     has_names = format is TimelineFormat.text and len(found) + len(problems) > 1
     has_header = False
-    doubts = Doubts()
+    doubts = Doubts(min_confidence, leaves_out=format in LEAVE_OUT)
     with video_progress("describing", len(found)) as progress:
         if timeout is None:
             films: Iterator[Any] = (describing.segments(*task, on_frame=progress.at) for task in tasks)
@@ -177,7 +179,7 @@ def timeline(
             except BadPixels as error:  # which knows only the frame
                 say(f"{name}: {error}")
                 num_failed += 1
-    if format not in (*SHOW_CONFIDENCE, TimelineFormat.scenes) and min_confidence is None:
+    if format not in (*SHOW_CONFIDENCE, TimelineFormat.scenes):
         doubts.note()
     if num_failed:
         raise typer.Exit(1)

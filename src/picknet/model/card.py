@@ -125,8 +125,8 @@ def _report(facts: Mapping[str, Any]) -> Rows:
     good = f"{sure['good']:.0%} of them good" if sure["clips"] else "so none of them good"
     signs = ", ".join(f"{name} {weight:+.2f}" for name, weight in weights.items())
     if order := sorted(words, key=words.__getitem__):
-        ends = " to ".join(f"{word} ({words[word]:+.2f})" for word in (order[0], order[-1]))
-        signs += f"; {len(words)} words, from {ends}"
+        first, last = (f"{word} ({words[word]:+.2f})" for word in (order[0], order[-1]))
+        signs += f"; 1 word, {first}" if len(words) == 1 else f"; {len(words)} words, from {first} to {last}"
     chosen = [
         f"{weight:g} for {what}"
         for what, name in (("tags", "tags_weight"), ("the match", "match_weight"))
@@ -139,7 +139,7 @@ def _report(facts: Mapping[str, Any]) -> Rows:
         *([("its own clips", f"{own['clips']:,}, {mean}")] if own["clips"] < facts["clips"] else []),
         ("AUC", f"{facts['auc']:.3f} ({low:.3f} … {high:.3f})"),
         ("calibration error", f"{facts['ece']:.3f}; a perfect confidence would show {facts['ece_by_chance']:.3f}"),
-        (f"above {sure['above']:g}", f"{sure['clips']:,} clips, {good}"),
+        (f"above {sure['above']:g}", f"{sure['clips']:,} clip{'' if sure['clips'] == 1 else 's'}, {good}"),
         ("weights", signs),
         *([("captions chosen", f"with a weight of {' and '.join(chosen)}")] if chosen else []),
         ("confidence", DIAGRAM),

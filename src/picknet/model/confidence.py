@@ -30,6 +30,14 @@ UNNAMED = "own"
 """The same in a new card."""
 
 
+def written(confidence: float, *, limit: float = DOUBTFUL) -> str:
+    """For people: two digits, and more where these would reach the limit that it is below: 0.4986, not 0.50."""
+    digits = 2
+    while confidence < limit <= round(confidence, digits):
+        digits += 2
+    return f"{confidence:.{digits}f}"
+
+
 class BadCalibration(PicknetError):
     """Clips that no confidence can be fitted on, or a card with an invalid confidence."""
 

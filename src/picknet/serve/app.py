@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Depends, FastAPI, File, Form, Query, Request, Response, UploadFile, WebSocket
 from fastapi.dependencies.models import Dependant
-from fastapi.exceptions import RequestValidationError
+from fastapi.exceptions import RequestValidationError, ValidationException, WebSocketRequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -29,7 +29,7 @@ from picknet.serve.examples import CAPTION, FRAMES, JOB, MODEL, TIMELINE
 from picknet.serve.guard import Refused, error_body, status_of
 from picknet.serve.jobs import Job, State
 from picknet.serve.service import MAX_SIDE, Clip, Service
-from picknet.serve.streaming import follow
+from picknet.serve.streaming import follow, refuse
 from picknet.serve.web import add_page
 
 Result = TypeVar("Result")
@@ -38,7 +38,8 @@ POLL_SECONDS = 0.1
 """How often an answer that waits for a job looks at it."""
 MAX_SAMPLES = 1000
 MAX_BEAM = 50
-TIMELINE_FORMATS = {
+TimelineFormat = Literal["json", "jsonl", "csv", "srt", "vtt", "text"]
+MEDIA_TYPES: dict[TimelineFormat, str] = {
     "json": "application/json",
     "jsonl": "application/jsonl",
     "csv": "text/csv",
@@ -46,7 +47,6 @@ TIMELINE_FORMATS = {
     "vtt": "text/vtt",
     "text": "text/plain",
 }
-"""Format -> media type."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,6 @@ class CaptionSettings:
         return {("num_frames" if name == "frames" else name): value for name, value in asdict(self).items()}
 
 
-TimelineFormat = Annotated[str, Form(pattern=f"^({'|'.join(TIMELINE_FORMATS)})$")]
-
 
 def create_app(service: Service) -> FastAPI:
     """The application, without the checks of `guard.py`."""
@@ -103,11 +101,12 @@ def create_app(service: Service) -> FastAPI:
         docs_url=None,  # it would load scripts from elsewhere
         redoc_url=None,
         lifespan=lifespan,
-        dependencies=[Depends(_only_known_fields)],
+        dependencies=[Depends(_only_known_settings)],
         responses={status: _documented(text) for status, text in _REFUSALS.items()},
     )
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
+    app.add_exception_handler(WebSocketRequestValidationError, _bad_request)
     app.add_exception_handler(PicknetError, _picknet_error)
     app.add_exception_handler(Exception, _internal_error)
     _add_videos(app, service)
@@ -129,25 +128,29 @@ def create_app(service: Service) -> FastAPI:
     return app
 
 
-async def _only_known_fields(request: HTTPConnection) -> None:
-    """Refuse a form with a field that would be ignored: a misspelt setting would otherwise seem to have been used."""
-    if not isinstance(request, Request) or request.method != "POST":
+async def _only_known_settings(request: HTTPConnection) -> None:
+    """Refuse a form or an address with a setting that would be ignored: a misspelt one would otherwise seem to have
+    been used. The page and the addresses for machines may be asked with anything behind a question mark.
+    """
+    if not request.url.path.startswith("/v1/"):
         return
-    for name in request.query_params:
-        raise Refused(400, f"{name[:100]}: a setting is a field of the form, not a part of the address")
-    known = _fields(request.scope["route"].dependant)
-    given = Counter(name for name, _ in (await request.form()).multi_items())
-    for name, times in given.items():
+    given, noun = [name for name, _ in request.query_params.multi_items()], "setting"
+    if isinstance(request, Request) and request.method == "POST":
+        for name in given:
+            raise Refused(400, f"{name[:100]}: a setting is a field of the form, not a part of the address")
+        given, noun = [name for name, _ in (await request.form()).multi_items()], "field"
+    known = _settings(request.scope["route"].dependant)
+    for name, times in Counter(given).items():
         if name not in known:
-            raise Refused(400, f"{name[:100]}: no such field; possible: {', '.join(known)}")
+            raise Refused(400, f"{name[:100]}: no such {noun}; possible: {', '.join(known) or 'none'}")
         if times > 1:
-            raise Refused(400, f"{name}: given {times} times; a field has one value")
+            raise Refused(400, f"{name}: given {times} times; a {noun} has one value")
 
 
-def _fields(dependant: Dependant) -> list[str]:
-    """The fields of a form that an address takes, those of its parts first."""
-    fields = [name for part in dependant.dependencies for name in _fields(part)]
-    return fields + [field.alias for field in dependant.body_params]
+def _settings(dependant: Dependant) -> list[str]:
+    """The fields of a form, or the settings behind a question mark, that an address takes, those of its parts first."""
+    names = [name for part in dependant.dependencies for name in _settings(part)]
+    return names + [field.alias for field in (*dependant.body_params, *dependant.query_params)]
 
 
 # --- Videos ---
@@ -175,14 +178,13 @@ def _add_videos(app: FastAPI, service: Service) -> None:
         budget: Annotated[int, Form(ge=1, le=MAX_BUDGET, description="At most this many frames.")] = 8,
         exact: Annotated[bool, Form(description="Exactly as many, even if little happens.")] = False,
         format: Annotated[
-            str,
+            Literal["base64", "json", "openai", "anthropic"],
             Form(
-                pattern="^(base64|json|openai|anthropic)$",
                 description="base64: a list of frames with their image; json: their times alone; openai, anthropic: "
                 "content of a chat message.",
             ),
         ] = "base64",
-        image_format: Annotated[str, Form(pattern="^(jpeg|png)$")] = "jpeg",
+        image_format: Annotated[Literal["jpeg", "png"], Form()] = "jpeg",
         max_side: Annotated[
             int, Form(ge=1, le=MAX_SIDE, description="Shrink images with a longer side.")
         ] = MAX_SIDE,
@@ -202,7 +204,7 @@ def _add_videos(app: FastAPI, service: Service) -> None:
     )
     async def timelines(
         sent: Sent,
-        format: TimelineFormat = "json",
+        format: Annotated[TimelineFormat, Form()] = "json",
         fps: Annotated[float, Form(gt=0, le=30, description="Frames to glance at per second.")] = 2.0,
         rate: Rate = None,
         beam: Beam = None,
@@ -293,9 +295,7 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
         return JSONResponse(job.to_dict())
 
     @app.get("/v1/jobs/{id}/result", responses={200: _example("The timeline, as `picknet timeline`.", TIMELINE)})
-    async def job_result(
-        job: Found, format: Annotated[str, Query(pattern=f"^({'|'.join(TIMELINE_FORMATS)})$")] = "json"
-    ) -> Response:
+    async def job_result(job: Found, format: Annotated[TimelineFormat, Query()] = "json") -> Response:
         """The timeline of a finished job."""
         if not job.is_over.is_set():
             raise Refused(409, f"the job is {job.state}: ask again when it is done")
@@ -331,10 +331,10 @@ async def _events(job: Job) -> AsyncIterator[ServerSentEvent]:
         await asyncio.sleep(POLL_SECONDS)
 
 
-def _timeline(job: Job, format: str, model: str) -> Response:
+def _timeline(job: Job, format: TimelineFormat, model: str) -> Response:
     if job.error is not None:
         raise Refused(409, str(job.error)) if job.state is State.cancelled else job.error
-    writers: dict[str, Callable[[Iterable[Segment]], Iterator[str]]] = {
+    writers: dict[TimelineFormat, Callable[[Iterable[Segment]], Iterator[str]]] = {
         "json": partial(timeline.as_json, video=job.video, model=model),
         "jsonl": timeline.as_jsonl,
         "csv": partial(timeline.as_csv, video=job.video),
@@ -342,7 +342,7 @@ def _timeline(job: Job, format: str, model: str) -> Response:
         "vtt": timeline.as_vtt,
         "text": timeline.as_text,
     }
-    return Response("".join(writers[format](job.segments)), media_type=TIMELINE_FORMATS[format])
+    return Response("".join(writers[format](job.segments)), media_type=MEDIA_TYPES[format])
 
 
 # --- Health ---
@@ -395,14 +395,19 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
     return JSONResponse(error_body(status, message), status, headers)
 
 
-async def _http_error(_: Request, error: Exception) -> JSONResponse:
+async def _http_error(request: HTTPConnection, error: Exception) -> Any:
+    """The answer; None for a stream, which has been told."""
     assert isinstance(error, HTTPException)
+    if isinstance(request, WebSocket):
+        await refuse(request, error.status_code, error.detail)
+        return None
     return _error(error.status_code, error.detail, dict(error.headers or {}))
 
 
-async def _bad_request(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
-    return _error(400, "; ".join(f"{one['loc'][-1]}: {with_value(one)}" for one in error.errors()))
+async def _bad_request(request: HTTPConnection, error: Exception) -> Any:
+    assert isinstance(error, ValidationException)
+    message = "; ".join(f"{one['loc'][-1]}: {with_value(one)}" for one in error.errors())
+    return await _http_error(request, Refused(400, message))
 
 
 async def _picknet_error(_: Request, error: Exception) -> JSONResponse:

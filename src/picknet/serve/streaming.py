@@ -16,7 +16,7 @@ from fastapi import WebSocket, WebSocketDisconnect
 from picknet.errors import PicknetError
 from picknet.picking.picker import Picker, glance_kind
 from picknet.serve.decoding import RemoteLive, TooSlow
-from picknet.serve.guard import TOKEN_PROTOCOL, error_body
+from picknet.serve.guard import TOKEN_PROTOCOL, error_body, status_of
 from picknet.serve.service import Service
 from picknet.video.frame import Frame
 
@@ -33,7 +33,7 @@ FRAME_POLL_SECONDS = 0.05
 VIDEO_FPS = 1.0
 """Frames a second to look at, by default, as `picknet stream` does."""
 
-TRY_AGAIN_LATER, BAD_DATA, GOING_AWAY, NORMAL = 1013, 1007, 1001, 1000
+TRY_AGAIN_LATER, BAD_SETTING, BAD_DATA, GOING_AWAY, NORMAL = 1013, 1008, 1007, 1001, 1000
 
 _GONE = (WebSocketDisconnect, RuntimeError, OSError)
 """What sending to a client raises that has gone."""
@@ -50,9 +50,7 @@ async def follow(
     fps: pictures are 1/fps seconds apart, by default by the time at which they arrive; of a video, frames a second to
     look at.
     """
-    protocols = socket.headers.get("sec-websocket-protocol", "").split(",")
-    offered = next((one.strip() for one in protocols if one.strip().startswith(TOKEN_PROTOCOL)), None)
-    await socket.accept(subprotocol=offered)
+    await _accept(socket)
     gauge = service.metrics.open_streams
     if service.is_stopping.is_set() or not service.take_stream():
         await socket.close(TRY_AGAIN_LATER, "too many streams, or the service is stopping; try again later")
@@ -63,6 +61,20 @@ async def follow(
     finally:
         service.release_stream()
         gauge.dec()
+
+
+async def refuse(socket: WebSocket, status: int, message: str) -> None:
+    """Tell a client why there is no stream, once it is accepted: a browser shows pages nothing of a refusal."""
+    with contextlib.suppress(*_GONE):
+        await _accept(socket)
+        await socket.send_json(error_body(status, message))
+        await socket.close(BAD_SETTING, "a setting is not possible")
+
+
+async def _accept(socket: WebSocket) -> None:
+    protocols = socket.headers.get("sec-websocket-protocol", "").split(",")
+    offered = next((one.strip() for one in protocols if one.strip().startswith(TOKEN_PROTOCOL)), None)
+    await socket.accept(subprotocol=offered)
 
 
 class _Stream:
@@ -137,8 +149,12 @@ class _Stream:
                     self._service.metrics.picks.inc()
                     self._say(update.to_dict())
         except PicknetError as error:
-            self._code, self._reason = BAD_DATA, "what was sent or a setting was not usable"
-            self._say(error_body(422, str(error)))
+            status = status_of(error)
+            if status == 400:
+                self._code, self._reason = BAD_SETTING, "a setting is not possible"
+            else:
+                self._code, self._reason = BAD_DATA, "what was sent is not usable"
+            self._say(error_body(status, str(error)))
         finally:
             self._say(None)
 

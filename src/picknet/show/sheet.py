@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageDraw
 
+from picknet.model.confidence import written
 from picknet.picking.picker import Pick
 from picknet.show.page import (
     BORDER,
@@ -92,7 +93,7 @@ def tile_side(num_frames: int) -> int:
 def _facts(title: str, facts: Sequence[str], confidence: float | None) -> Image.Image:
     """One grey line: the title, shortened where necessary, the facts, and the confidence after a dot in its colour."""
     size, dot, gap = 24, 20, 8
-    sure = "" if confidence is None else f"confidence {confidence:.2f}"
+    sure = "" if confidence is None else f"confidence {written(confidence)}"
     sure_width = 2 * gap + dot + gap + length(sure, size) if sure else 0.0
     line = " · ".join(facts)
     if title:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw
 
+from picknet.model.confidence import written
 from picknet.show.page import (
     GREY,
     INK,
@@ -317,7 +318,7 @@ def _card(scene: _Scene, share: _Share, grid: _Grid) -> _Card:
     frame_height = grid.frame_size[1] if frames else 0
     notes = [duration(scene.seconds)]
     if scene.confidence is not None:
-        notes.append(f"{scene.confidence:.2f}")
+        notes.append(written(scene.confidence))
     time_width = length(short_clock(scene.start), grid.text_size)
     one_line = time_width + length(" · ".join(["", *notes]), grid.note_size) <= width
     num_heads = 1 if one_line else 2

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from picknet.captioner import Captioner
 from picknet.data.split import Clip, Missing, Split
-from picknet.metrics import Cider
+from picknet.metrics import ONE_CLIP, Cider
 from picknet.model.confidence import SIGNALS, BadCalibration, Confidence, values
 from picknet.model.sentences import Signals
 from picknet.model.tags import Forecast
@@ -167,9 +167,10 @@ def calibrate(
     good = _is_good(every)
     num_good = int(good.sum())
     if min(num_good, len(good) - num_good) < MIN_OF_A_KIND:
+        why = f" ({ONE_CLIP})" if len(good) == 1 else ""
         raise BadCalibration(
             f"{num_good} good and {len(good) - num_good} bad captions (good: CIDEr above {GOOD_CIDER}): "
-            f"at least {MIN_OF_A_KIND} of each kind are needed to calibrate; take a larger split"
+            f"at least {MIN_OF_A_KIND} of each kind are needed to calibrate; take a larger split{why}"
         )
 
     def fitted(rows: Array) -> Confidence:

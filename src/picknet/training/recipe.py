@@ -14,6 +14,7 @@ import torch
 from picknet.config import STAGES, BadConfig, Config, load_config
 from picknet.data.split import DataFolder, Split, load_split
 from picknet.files import write_text
+from picknet.metrics import ONE_CLIP
 from picknet.model.card import CARD
 from picknet.model.folder import DEFAULT_MODEL, SHIPPED, TAGS, ModelFolder
 from picknet.text import BOS, Vocabulary
@@ -343,6 +344,8 @@ def _load_frames(
             first = part.missing[0]
             counts = f"{len(part.clips)} clips of the {split.name} split, {len(part.missing)} missing"
             progress.on_note(f"{counts} (see clips.json; first: {first.name}: {first.reason})")
+    if len(frames[1].clips) == 1:
+        progress.on_note(f"1 validation clip: {ONE_CLIP}")
     return frames
 
 
