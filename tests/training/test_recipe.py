@@ -598,6 +598,9 @@ def test_a_stage_without_epochs_is_an_error(data, finished, tmp_path):
     none = replace(CONFIG, **{name: replace(getattr(CONFIG, name), epochs=0) for name in STAGES})
     with pytest.raises(BadConfig, match="no stage has epochs, so nothing would be trained"):
         train(none, data=data, out=tmp_path / "run", start=finished)
+    picker_alone = ["supervision.epochs=0", "adaptation.epochs=0"]
+    with pytest.raises(BadConfig, match="to train the picker alone, add --stage reinforcement"):
+        train(None, data=data, out=tmp_path / "run", start=finished, settings=picker_alone)
     with pytest.raises(BadConfig, match=r"--stage refinement: no such stage \(possible: supervision, rein"):
         train(CONFIG, data=data, out=tmp_path / "run", start=finished, stages=["refinement"])
     assert not (tmp_path / "run").exists()

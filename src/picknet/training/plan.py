@@ -122,7 +122,10 @@ def _find_stages(stages: Sequence[str] | None, config: Config, *, fine_tunes: bo
             raise BadConfig(f"no stage has epochs, so nothing would be trained; set at least one of {names}")
         if not fine_tunes:
             return tuple(default)
-        return ("adaptation",) if epochs["adaptation"] else (default[0],)
+        of_captioner: list[Stage] = [stage for stage in ("adaptation", "supervision") if epochs[stage]]
+        if not of_captioner:
+            raise BadConfig("only reinforcement has epochs; to train the picker alone, add --stage reinforcement")
+        return (of_captioner[0],)
     if not stages:
         raise BadConfig(f"no stage is named, so nothing would be trained (possible: {', '.join(STAGES)})")
     for stage in stages:
