@@ -193,7 +193,8 @@ def _wait_for_end(group: int) -> None:
 
 
 def _hidden(folder: Path) -> list[str]:
-    return [str(path) for path in folder.rglob(".*")]
+    """Temporary files. The lock of a run folder is none: it stays, so that two trainings never hold different ones."""
+    return [str(path) for path in folder.rglob(".*") if path.name != ".lock"]
 
 
 def jobs(place: Path, model: Path, *, num_clips: int = 6, with_training: bool = True) -> list[Job]:
