@@ -63,8 +63,8 @@ class Content:
     def part(self, place: int, size: int, *, most: int) -> bytes:
         """So many bytes from this place on, `most` at most."""
         with self._reader() as reader:
-            reader.seek(place)
-            return bytes(reader.read(min(size, most)))
+            reader.seek(max(place, 0))  # an index may lie
+            return bytes(reader.read(max(min(size, most), 0)))
 
     def is_avi(self) -> bool:
         start = self._start(12)
