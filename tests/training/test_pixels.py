@@ -243,13 +243,14 @@ except Exception as error:
 
 
 INTERRUPTED = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from picknet.data.split import Clip, Split
 from picknet.training import pixels
 from picknet.training.pixels import store_pixels
 
 pixels.FRAMES_PER_WORKER = 1
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 
 def on_clip():
     print("clip", flush=True)
