@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from picknet.errors import BadSetting
-from picknet.model.confidence import BadCalibration, Confidence, entries, own_entry, written
+from picknet.model.confidence import BadCalibration, Confidence, own_entry, written
 from picknet.model.folder import TAGS
 from picknet.model.memory import SceneMemory
 from picknet.model.runtime import Runtime
@@ -25,7 +25,7 @@ class Describer:
         self._runtime = runtime
         self._model = model
         styles = runtime.vocabulary.styles
-        own = own_entry(entries(runtime.card), styles)
+        own = own_entry(runtime.card, styles)
         if style == own:
             style = None
         if style and style not in styles:

@@ -518,6 +518,26 @@ def test_a_graph_that_cannot_be_computed_for_several_sentences_is_an_error(copy:
     assert re.match(rf"{copy}/decoder.onnx: cannot be computed \([^\n]+\); export the model again$", str(caught.value))
 
 
+def test_a_graph_that_computes_more_sentences_than_were_asked_for_is_an_error(copy: Path) -> None:
+    from onnx import helper
+
+    def doubled(graph) -> None:
+        result = "next_state"
+        for node in graph.node:
+            node.output[:] = ["before" if name == result else name for name in node.output]
+            node.input[:] = ["before" if name == result else name for name in node.input]
+        graph.node.append(helper.make_node("Concat", ["before", "before"], [result], axis=0))
+
+    changed(copy, "decoder", doubled)
+    runtime = Runtime(copy)
+    side = runtime.config.model.image_size
+    memory = runtime.encode(runtime.features(np.zeros((1, side, side, 3), np.uint8)), runtime.start())
+    with pytest.raises(BadModel) as caught:
+        runtime.decode(np.zeros(3, np.int64), memory, runtime.start_sentence(3))
+    expected = f"{copy}/decoder.onnx: next_state has 6 rows for 3: damaged; export the model again"
+    assert str(caught.value) == expected
+
+
 def test_the_references_are_those_that_onnx_reads(model_folder: Path) -> None:
     import onnx
 

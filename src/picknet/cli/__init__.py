@@ -31,7 +31,7 @@ from picknet.cli.trainings import bench, export, report, train
 from picknet.errors import PicknetError, with_value
 
 HEARD_SECONDS = 1.0
-"""After SIGTERM, it is seen so often whether the stack unwinds."""
+"""After SIGTERM, how often to look whether the stack unwinds."""
 COMPLETION_VARIABLE = "_PICKNET_COMPLETE"
 """Set by the shell's completion script, as Typer writes it."""
 

@@ -376,7 +376,7 @@ def calibrate(
     from picknet.data.split import data_folders, load_split, only
     from picknet.files import written_whole
     from picknet.model.card import CARD, report, write_card
-    from picknet.model.confidence import UNNAMED, entries, own_entry, with_entry, without_tags
+    from picknet.model.confidence import UNNAMED, own_entry, with_entry, without_tags
     from picknet.model.folder import SHIPPED, TAGS
     from picknet.model.manifest import renewed
     from picknet.study import calibration
@@ -395,9 +395,9 @@ def calibrate(
         raise BadUsage(f"--fold-model: the clips of folds have the model's own style, but {name} is another")
     if style is None and name in styles:
         captioner = load(model, style=name)
-    # Clips of another data set than its own style is named after have captions in that style all the same, and what was
-    # learned for it holds for them.
-    own = own_entry(entries(captioner.runtime.card), styles)
+    # A data set that is no style of the model is taken for one of its own style, whatever that is called in the card:
+    # so the forecast, the match and the critic of its own style stay in use.
+    own = own_entry(captioner.runtime.card, styles)
     calibrated = style or (own if name not in styles and own not in (None, UNNAMED) else name)
     parts = [(captioner, load_split(folder, dataset=name, split=split.value))]
     if fold_model:

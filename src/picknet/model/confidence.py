@@ -105,7 +105,7 @@ class Confidence:
         styles: those that the model has beside its own.
         """
         stored = entries(card)
-        own = own_entry(stored, styles)
+        own = own_entry(card, styles)
         if (name := style if style else own) not in stored:
             return None
         try:
@@ -166,9 +166,9 @@ def without_tags(card: Mapping[str, Any]) -> dict[str, Any]:
     return {**card, "confidence": kept}
 
 
-def own_entry(stored: Collection[str | None], styles: Collection[str]) -> str | None:
+def own_entry(card: Mapping[str, Any], styles: Collection[str]) -> str | None:
     """The name of the model's own style among those of its card's entries: the one that is no other style."""
-    return next((name for name in stored if name not in styles), None)
+    return next((name for name in entries(card) if name not in styles), None)
 
 
 def _log(number: float) -> float:

@@ -243,8 +243,9 @@ class CompiledGraph:
         if any(np.isnan(output).any() for output in found):
             raise BadModel(f"{self._path}: computes what is not a number: its weights are damaged; {EXPORT_AGAIN}")
         rows = [len(given) for given in inputs.values()]
-        if any(len(output) not in (rows[0], max(rows)) for output in found):  # videos may share the first input
-            raise BadModel(f"{self._path}: computes {len(found[0])} rows of {max(rows)}: damaged; {EXPORT_AGAIN}")
+        for name, output in zip(self._outputs, found, strict=True):
+            if len(output) not in (rows[0], max(rows)):  # videos may share the first input
+                raise BadModel(f"{self._path}: {name} has {len(output)} rows for {max(rows)}: damaged; {EXPORT_AGAIN}")
         return dict(zip(self._outputs, found, strict=True))
 
     def start(self, pixels: Array) -> "PendingFeatures":

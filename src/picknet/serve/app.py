@@ -85,7 +85,6 @@ class CaptionSettings:
         return {("num_frames" if name == "frames" else name): value for name, value in asdict(self).items()}
 
 
-
 def create_app(service: Service) -> FastAPI:
     """The application, without the checks of `guard.py`."""
 

@@ -19,7 +19,7 @@ from picknet.data.split import Clip
 from picknet.metrics import Cider
 from picknet.model.critic import Critic
 from picknet.model.sentences import Found
-from picknet.study.tag_learning import pixels_of, without
+from picknet.study.tag_learning import NONE_LEFT, pixels_of, without
 from picknet.text import tokenise
 from picknet.video.file import UnreadableVideo
 from picknet.video.pictures import UnreadablePicture
@@ -66,10 +66,7 @@ def learn_critic(
             found += [(str(clip.path), one) for one in writer.found(state, beam=captioner.config.beam)]
         on_clip(clip)
     if not found:
-        raise BadData(
-            "no clip to learn a critic from: none of them can be read, or all are among those that the confidence is "
-            "fitted on"
-        )
+        raise BadData(f"no clip to learn a critic from: {NONE_LEFT}")
     cider = Cider(known).scores([name for name, _ in found], [one.words for _, one in found])
     return fit_critic([one for _, one in found], np.minimum(cider, BEST_CIDER))
 

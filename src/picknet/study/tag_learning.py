@@ -44,6 +44,9 @@ NUM_PARTS = 10
 ROWS = 4096
 """Examples that are added up at once, in 64 bits; all of a large data set together would take gigabytes."""
 
+NONE_LEFT = "none of them can be read, or all are among those that the confidence is fitted on"
+"""Why there is nothing to learn from, for messages."""
+
 
 @dataclass(frozen=True)
 class Example:
@@ -256,10 +259,7 @@ def _together(examples: Sequence[Example], words: Sequence[str]) -> Array:
 def _some(data: Sequence[Sequence[Example]]) -> list[Sequence[Example]]:
     """The data sets that have examples."""
     if not any(data):
-        raise BadData(
-            "no clip to learn words from: none of them can be read, or all are among those that the confidence is "
-            "fitted on"
-        )
+        raise BadData(f"no clip to learn words from: {NONE_LEFT}")
     return [examples for examples in data if examples]
 
 

@@ -24,6 +24,7 @@ _PNG_START = b"\x89PNG\r\n\x1a\n"
 _UNPACKED_CHUNKS = (b"zTXt", b"iCCP")
 """Of a PNG, texts and colour profiles, which FFmpeg unpacks whole."""
 _BLOCK = 2**20
+"""Bytes that are read at a time."""
 _LOOKED_AT = 24
 """Bytes of a box, from its name on, that tell how much it lists."""
 
@@ -106,7 +107,7 @@ class _Mp4:
     def _search(self, reader: Any, place: int, size: int) -> list[tuple[int, int]]:
         """Count what a box and those inside it list -> places and sizes of packed movie headers."""
         reader.seek(place)
-        packed, content, begin = [], b"", place
+        packed, content = [], b""
         for left in range(size, 0, -_BLOCK):
             content = content[-_LOOKED_AT - 4 :] + reader.read(min(left, _BLOCK))
             begin = place + size - max(left - _BLOCK, 0) - len(content)

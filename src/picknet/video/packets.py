@@ -76,9 +76,12 @@ class Timetable:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether frames seem to be shown in the order stored, as far as packets have been added."""
+        """Whether frames seem to be shown in the order stored, as far as packets have been added.
+
+        Then all of them wait equally long to be shown. Of a single packet only a wait of 0 says so.
+        """
         if self._delays:
-            return self._delays == {0} or (len(self._delays) == 1 and len(self._shown) > 1)
+            return len(self._delays) == 1 and (len(self._shown) > 1 or 0 in self._delays)
         return all(one < other for one, other in itertools.pairwise(self._shown))
 
     def shown(self, number: int) -> int:

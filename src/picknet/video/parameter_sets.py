@@ -8,6 +8,8 @@ _LENGTH_AT = {"h264": 4, "hevc": 21}
 HAVE_PARAMETER_SETS = _LENGTH_AT.keys()
 """Codecs, by FFmpeg's names."""
 _START_CODE = b"\0\0\1"
+ENOUGH = 4096
+"""Bytes of a keyframe: its parameter sets are at its start."""
 
 
 def has_parameter_sets(packet: Any, codec: Any) -> bool:
@@ -15,8 +17,10 @@ def has_parameter_sets(packet: Any, codec: Any) -> bool:
     parameter sets, of the packet's stream."""
     data, header = memoryview(packet), codec.extradata or b""
     length_at = _LENGTH_AT[codec.name]
-    has_lengths = len(header) > length_at and header[0] == 1
-    for unit in _after_lengths(data, 1 + (header[length_at] & 3)) if has_lengths else _after_codes(bytes(data[:4096])):
+    units = _after_codes(bytes(data[:ENOUGH]))
+    if len(header) > length_at and header[0] == 1:
+        units = _after_lengths(data, 1 + (header[length_at] & 3))
+    for unit in units:
         if unit >= len(data):
             break
         is_set, is_picture = _kind(data[unit], codec.name)

@@ -22,7 +22,7 @@ from picknet.video.frame import USUAL_FPS
 from picknet.video.index import Index
 from picknet.video.motion import export_vectors
 from picknet.video.packets import Stretch, Timetable
-from picknet.video.parameter_sets import HAVE_PARAMETER_SETS, has_parameter_sets
+from picknet.video.parameter_sets import ENOUGH, HAVE_PARAMETER_SETS, has_parameter_sets
 from picknet.video.source import UnreadableVideo
 from picknet.workers import num_cores
 
@@ -37,9 +37,6 @@ _INDEXED = frozenset({"mov,mp4,m4a,3gp,3g2,mj2"})
 
 _TIMED_TO_THE_END = frozenset({"matroska,webm", "nut"})
 """Containers whose stored length is the time at which the last frame ends, whenever the first begins."""
-
-_LOOKED_AT = 4096
-"""Bytes of a keyframe, before which its parameter sets are."""
 
 _FAR = 30
 """Packets. To read and forget more takes longer than to seek."""
@@ -189,15 +186,16 @@ class Pass:
 
     def record(self, timetable: Timetable) -> Packets:
         """As `packets`, and each is entered in the timetable."""
-        has_sets, may_change = self.stream.codec_context.name in HAVE_PARAMETER_SETS, False
+        may_have_sets, have_come_again = self.stream.codec_context.name in HAVE_PARAMETER_SETS, False
         for packet in self.packets():
             if self._is_disordered or (self.guesses_times and packet.pts != packet.dts):
                 timetable.is_trusted = False
-            if has_sets and packet.is_keyframe and len(timetable):
-                # Of recordings that are joined, the decoder must have seen the beginning.
+            if may_have_sets and packet.is_keyframe and len(timetable):
+                # A keyframe without parameter sets needs the last that came before it: where recordings are joined,
+                # these are not the first.
                 if has_parameter_sets(packet, self.stream.codec_context):
-                    may_change = True
-                elif may_change:
+                    have_come_again = True
+                elif have_come_again:
                     timetable.is_trusted = False
             if self._sends_headers and packet.has_sidedata("new_extradata"):
                 timetable.is_trusted = False
@@ -281,7 +279,7 @@ class Pass:
         codec = self.stream.codec_context
         if codec.name not in HAVE_PARAMETER_SETS or len(index.keys) < 2:
             return True
-        first, second = (self._content.part(*index.place(key), most=_LOOKED_AT) for key in index.keys[:2])
+        first, second = (self._content.part(*index.place(key), most=ENOUGH) for key in index.keys[:2])
         return has_parameter_sets(second, codec) or not has_parameter_sets(first, codec)
 
     def stretches(self, index: Index, positions: Sequence[int]) -> Iterator[Stretch]:

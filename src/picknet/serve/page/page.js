@@ -58,6 +58,12 @@ async function get(path, options = {}) {
   return answer;
 }
 
+// What the page can do without: no error is shown.
+async function getOr(path, otherwise) {
+  const answer = await fetch(path, { headers: authorized() }).catch(() => null);
+  return answer && answer.ok ? answer.json() : otherwise;
+}
+
 // Server-sent events: name and data.
 const eventsIn = (text) =>
   text.split("\n\n").flatMap((part) => {
@@ -147,11 +153,10 @@ function chooser(prefix, use) {
 // --- Confidence ---
 
 let doubtfulBelow = null; // null where the model's captions have no confidence
-let knowing = null; // until then it is not known
+let knowing = null; // the request that asks for it
 
 async function learnLimit() {
-  const answer = await fetch("v1/model", { headers: authorized() }).catch(() => null);
-  doubtfulBelow = answer && answer.ok ? (await answer.json()).doubtful_below : null;
+  ({ doubtful_below: doubtfulBelow } = await getOr("v1/model", { doubtful_below: null }));
   for (const choice of document.querySelectorAll(".sure-only")) choice.hidden = doubtfulBelow === null;
 }
 
@@ -168,8 +173,7 @@ const sureOnly = (choice) =>
 
 // A sample is fetched, and then sent like a file of the user's own.
 async function offerSamples() {
-  const answer = await fetch("v1/samples", { headers: authorized() }).catch(() => null);
-  const names = answer && answer.ok ? await answer.json() : [];
+  const names = await getOr("v1/samples", []);
   for (const place of document.querySelectorAll(".samples")) {
     place.hidden = !names.length;
     const prefix = place.closest("section").id;
@@ -329,11 +333,11 @@ let job = null;
 let newestFilm = 0;
 let segments = [];
 
-const cancel = () => job && get(`v1/jobs/${job}`, { method: "DELETE" }).catch(() => {});
+const cancel = (id) => id && get(`v1/jobs/${id}`, { method: "DELETE" }).catch(() => {});
 
 async function tell() {
   const mine = ++newestFilm;
-  cancel();
+  cancel(job);
   job = null;
   segments = [];
   $("segments").replaceChildren();
@@ -348,7 +352,7 @@ async function tell() {
     const fields = { file: film, wait: 0, ...sureOnly("film-sure") };
     const { id } = await post("v1/timelines", fields, (sent) => mine === newestFilm && onUpload("film-progress", "Watching")(sent));
     if (mine !== newestFilm) {
-      get(`v1/jobs/${id}`, { method: "DELETE" }).catch(() => {});
+      cancel(id);
       return;
     }
     job = id;
@@ -420,7 +424,7 @@ chooser("film", (file) => {
 });
 $("film-sure").addEventListener("change", () => film && tell());
 $("search").addEventListener("input", search);
-$("cancel").addEventListener("click", cancel);
+$("cancel").addEventListener("click", () => cancel(job));
 $("exports").addEventListener("click", async (event) => {
   const format = event.target.value;
   if (!format) return;
@@ -504,8 +508,11 @@ function heard(update) {
   last = update;
   const shown = $("camera-sentence");
   shown.classList.toggle("doubtful", isDoubtful(update));
-  shown.textContent = update.caption || "not sure";
-  if (update.confidence !== null) shown.append(" ", element("small", percent(update.confidence), { className: "percent" }));
+  const sentence = update.caption || "not sure";
+  // The same sentence is not written again: a screen reader would read it out with every pick.
+  if (shown.firstChild?.textContent !== sentence)
+    shown.replaceChildren(element("span", sentence), " ", element("small", "", { className: "percent" }));
+  shown.lastChild.textContent = percent(update.confidence);
 }
 
 $("camera-button").addEventListener("click", () => (stop ? stop() : watch()));
