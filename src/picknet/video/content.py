@@ -14,7 +14,7 @@ from typing import IO, Any, BinaryIO
 import av
 from av.container import InputContainer
 
-from picknet.video import bombs
+from picknet.video import bombs, mirrored
 from picknet.video.access import check_pixels, file_options, opened, reader_options
 from picknet.video.source import UnreadableVideo, is_address, is_binary_file, locate
 
@@ -69,6 +69,12 @@ class Content:
     def is_avi(self) -> bool:
         start = self._start(12)
         return start[:4] == b"RIFF" and start[8:] == b"AVI "
+
+    def is_mirrored(self, track: int) -> bool:
+        """Whether this track of it is stored mirrored, or the picture that it is."""
+        with contextlib.suppress(OSError), self._reader() as reader:
+            return mirrored.is_mirrored(reader, track)
+        return False
 
     def check_pixels(self) -> None:
         """Refuse a GIF or PNG of too large pictures: FFmpeg does not know their size before it has decoded one."""

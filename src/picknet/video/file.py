@@ -111,6 +111,7 @@ class Video:
         index = first.index(picture.pts) if glance in ("grey", "colour") else None
         self._num_indexed = len(index) if index is not None else 0
         """Frames by the container's index; 0 if it has none that can be used."""
+        self._mirrored = self._content.is_mirrored(first.stream.id)
         upright = sides(picture, self._pixel_aspect)
         self.width, self.height = upright if quarter_turns(picture) % 2 == 0 else upright[::-1]
 
@@ -335,6 +336,7 @@ class Video:
             seconds=seconds,
             number=number,
             pixel_aspect=self._pixel_aspect,
+            mirrored=self._mirrored,
             motion=motion,
             packets=packets,
         )
@@ -348,7 +350,7 @@ class Video:
     def _since_sample(self, *, looks: bool = True) -> "_SinceSample":
         """looks: whether anybody will look at the glances."""
         return _SinceSample(
-            Motion() if self._glance == "motion" and looks else None,
+            Motion(mirrored=self._mirrored) if self._glance == "motion" and looks else None,
             self._packets.sums(self._start) if self._glance == "packets" and looks else None,
         )
 

@@ -72,7 +72,9 @@ class Frame:
     number: position among all frames of the video, from 0; None if they were not counted.
     """
 
-    __slots__ = ("_glance", "_motion", "_packets", "_picture", "_pixel_aspect", "index", "number", "seconds")
+    __slots__ = (
+        "_glance", "_mirrored", "_motion", "_packets", "_picture", "_pixel_aspect", "index", "number", "seconds",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -82,11 +84,13 @@ class Frame:
         seconds: float,
         number: int | None = None,
         pixel_aspect: float = 1.0,
+        mirrored: bool = False,
         motion: NDArray[np.uint8] | None = None,
         packets: PacketBytes | None = None,
     ) -> None:
         """pixel_aspect: width of a pixel divided by its height.
 
+        mirrored: whether the picture is to be turned upside down, as in water, before its quarter turns.
         motion: uint8 (3, 56, 56), see `Motion.take`; None if unknown, as is `packets`.
         """
         if picture.colorspace not in _SWSCALE_COLORSPACES:
@@ -97,6 +101,7 @@ class Frame:
         self.number = number
         self._picture = picture
         self._pixel_aspect = pixel_aspect
+        self._mirrored = mirrored
         self._motion = motion
         self._packets = packets
         self._glance: NDArray[np.uint8] | None = None
@@ -130,7 +135,7 @@ class Frame:
         """Keep no more than the glance and `pixels(size)`. A thumbnail is squashed from now on."""
         self.glance()
         self._picture = av.VideoFrame.from_ndarray(self.pixels(size), format="rgb24")
-        self._pixel_aspect = 1.0
+        self._pixel_aspect, self._mirrored = 1.0, False
 
     def glance(self) -> NDArray[np.uint8]:
         """The frame small, grey and upright: uint8 (56, 56), 0 black to 255 white, computed once and read-only.
@@ -194,6 +199,8 @@ class Frame:
         scaler = scaler or VideoReformatter()
         scaled = self._reformatted(scaler, width, height, format=pixel_format, interpolation=how)
         turns, pixels = quarter_turns(self._picture), scaled.to_ndarray()
+        if self._mirrored:
+            pixels = pixels[::-1]
         return np.array(np.rot90(pixels, turns) if turns else pixels)
 
     def _reformatted(self, scaler: VideoReformatter, width: int, height: int, **how: Any) -> av.VideoFrame:
@@ -213,7 +220,10 @@ class Frame:
             interpolation=_GLANCE_SCALING,
             dst_color_range=ColorRange.JPEG,
         )
-        turned = np.rot90(scaled.to_ndarray(), quarter_turns(self._picture), axes=(1, 2))
+        planes = scaled.to_ndarray()
+        if self._mirrored:
+            planes = planes[:, ::-1]
+        turned = np.rot90(planes, quarter_turns(self._picture), axes=(1, 2))
         colours: NDArray[np.uint8] = np.array(turned, np.uint8)
         colours.flags.writeable = False
         self._glance = colours[0]

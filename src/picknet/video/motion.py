@@ -48,7 +48,9 @@ class Motion:
     does not tell which reference it is.)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, mirrored: bool = False) -> None:
+        """mirrored: as for `Frame`."""
+        self._mirrored = mirrored
         self._rows = self._columns = 0
         """Blocks of _UNIT × _UNIT pixels."""
         self._sums = np.zeros((3, 0))
@@ -94,6 +96,8 @@ class Motion:
         # The blocks may reach beyond the picture; what is there is not shown.
         right, down, intra = _averaged(blocks, picture.height / _UNIT, picture.width / _UNIT)
         right, down = right * GLANCE_SIZE / picture.width, down * GLANCE_SIZE / picture.height
+        if self._mirrored:
+            right, down, intra = right[::-1], -down[::-1], intra[::-1]
         turns = quarter_turns(picture)
         for _ in range(turns):  # to the left: what went right goes up, what went down goes right
             right, down = down, -right

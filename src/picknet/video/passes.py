@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import heapq
 import itertools
 import math
 from array import array
@@ -111,7 +112,7 @@ class Pass:
         self._num_read: int | None = None
         """Number of the next packet; None where it is not known."""
         # AVI stores decoding order only: presentation times are guesses, wrong for packed B-frames.
-        self.guesses_times = self.container.format.name == "avi"
+        self.guesses_times = self._has_slots = self.container.format.name == "avi"
         # FLV sends a new header where a recording goes on after a break.
         self._sends_headers = self.container.format.name == "flv"
         self._is_disordered = False
@@ -212,13 +213,20 @@ class Pass:
         """Every picture that decodes, with its strictly increasing seconds from the first one."""
         step = 1 / float(self.stream.average_rate or self.stream.guessed_rate or USUAL_FPS)
         start, seconds = math.inf, -step
-        for picture in self._pictures(packets or self.packets()):
+        packets = packets or self.packets()
+        # The slots of packets whose pictures are still to come: a picture takes the first that is free. AVI leaves
+        # slots empty where a picture stands still.
+        slots: list[int] = []
+        for picture in self._pictures(_noted(packets, slots) if self._has_slots else packets):
             time = seconds + step  # pictures without a timestamp follow each other at the stream's rate
-            if picture.pts is not None and not self.guesses_times:
-                time = picture.pts * self.unit - start
+            stamp = None if self.guesses_times else picture.pts
+            if slots:
+                stamp = heapq.heappop(slots)
+            if stamp is not None:
+                time = stamp * self.unit - start
                 if time < seconds - _TOLERATED_GAP:
                     # The first picture; or timestamps are set back, as in joined recordings: continue from the last.
-                    start = picture.pts * self.unit - (seconds + step)
+                    start = stamp * self.unit - (seconds + step)
             seconds = time if time > seconds else seconds + step
             yield picture, seconds
 
@@ -432,6 +440,14 @@ class Pass:
         if self.stream.start_time is None:
             return ""
         return f", the first after {(timestamp - self.stream.start_time) * self.unit:.1f} s"
+
+
+def _noted(packets: Packets, slots: list[int]) -> Packets:
+    """The packets; the place of each in the order of decoding goes to `slots`, a heap, before it is decoded."""
+    for packet in packets:
+        if packet.dts is not None:
+            heapq.heappush(slots, packet.dts)
+        yield packet
 
 
 def _is_shown_at(time: int, packet: "av.Packet[Stream]") -> bool:

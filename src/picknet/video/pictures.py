@@ -1,9 +1,10 @@
 """Still pictures, decoded to the input of the CNN."""
 
+import contextlib
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,15 @@ def read_picture(path: str | os.PathLike[str], size: int) -> NDArray[np.uint8]:
         raise UnreadablePicture(f"{path}: cannot be read ({what})") from error
     pixels = np.asarray(square)
     return np.array(np.rot90(pixels[:, ::-1] if mirrored else pixels, turns), order="C")
+
+
+def mirrored_by_exif(file: BinaryIO) -> bool:
+    """Whether a picture is mirrored by its EXIF data; False where there are none, or for another file."""
+    from PIL import Image
+
+    with contextlib.suppress(Exception), Image.open(file, formats=_PICTURE_FORMATS) as picture:  # as `read_picture`
+        return _UPRIGHT.get(picture.getexif().get(_ORIENTATION, 1), (0, False))[1]
+    return False
 
 
 _PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "GIF")
