@@ -97,7 +97,7 @@ def write_clip(
             output.mux(stream.encode(frame))
         output.mux(stream.encode(None))
         if audio is not None:
-            _write_silence(output, audio, seconds=num_frames / fps)
+            write_silence(output, audio, seconds=num_frames / fps)
     return path
 
 
@@ -245,7 +245,7 @@ def write_audio(path: Path, *, cover: bool = False) -> Path:
             stream.disposition = Disposition.attached_pic
             output.mux(stream.encode(av.VideoFrame.from_ndarray(picture(0), format="rgb24")))
             output.mux(stream.encode(None))
-        _write_silence(output, audio, seconds=1.0)
+        write_silence(output, audio, seconds=1.0)
     return path
 
 
@@ -288,7 +288,7 @@ def _options(codec: str) -> dict[str, str]:
     }.get(codec, {})
 
 
-def _write_silence(output: av.container.OutputContainer, stream: av.AudioStream, *, seconds: float) -> None:
+def write_silence(output: av.container.OutputContainer, stream: av.AudioStream, *, seconds: float) -> None:
     frame_size = 1024
     for start in range(0, int(seconds * stream.rate), frame_size):
         frame = av.AudioFrame(format="s16", layout="stereo", samples=frame_size)

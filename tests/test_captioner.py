@@ -198,6 +198,8 @@ def test_impossible_settings_are_refused(captioner, frames):
             captioner.caption(frames, candidates=candidates)
     with pytest.raises(BadSetting, match=r"^num_frames is 0: at least 1 frame is needed$"):
         captioner.caption("clip.mp4", num_frames=0)
+    with pytest.raises(BadSetting, match=r"^picker is 'uniform': an object such as UniformPicker\(k=4\) "):
+        captioner.caption(frames, picker="uniform")
     with pytest.raises(BadSetting, match=r"^fps is 0: more than 0 frames a second are needed$"):
         captioner.stream("clip.mp4", fps=0)
 

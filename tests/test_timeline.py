@@ -472,7 +472,7 @@ def test_an_edl_has_an_event_for_each_segment_in_frames():
     assert lines[3].endswith("00:00:00:00 00:59:56:12")
 
 
-@pytest.mark.parametrize("fps", [0.5, 1.43, 12.5, 33.7])
+@pytest.mark.parametrize("fps", [0.5, 1.43, 12.5, 33.7, 240])
 def test_an_edl_tells_the_time_where_a_rate_has_no_time_codes(fps):
     lines = "".join(as_edl([segment(0, 7.04, "a"), segment(7.04, 3600, "b")], fps=fps, video="a")).splitlines()
     assert lines[3].endswith("00:00:00:00 00:00:07:01")

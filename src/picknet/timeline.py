@@ -136,6 +136,13 @@ def as_csv(segments: Iterable[Segment], *, video: str) -> Iterator[str]:
         yield csv_row(video, start, end, segment.text, sure, indices, seconds, segment.not_sure)
 
 
+def as_played(segments: Iterable[Segment], *, begin: float) -> Iterator[Segment]:
+    """The segments by the clock of players, for subtitles and chapters: it starts with the file, not with its first
+    frame. begin: of the video, `Video.begin`.
+    """
+    return (replace(segment, start=segment.start + begin, end=segment.end + begin) for segment in segments)
+
+
 def as_srt(segments: Iterable[Segment]) -> Iterator[str]:
     """SubRip subtitles. The format cannot escape the brackets of tags, so they are left out."""
     for number, segment in enumerate(_with_words(segments), start=1):
@@ -170,13 +177,13 @@ def as_edl(segments: Iterable[Segment], *, fps: float, video: str) -> Iterator[s
     """A CMX 3600 edit decision list: an event for each segment, its caption as a comment. fps: the video's frame rate.
 
     Time codes count frames without dropped numbers: at 29.97 frames a second they run at 30, 3.6 s an hour slower than
-    the clock. A rate that is not close to a whole number, such as the average of a screen recording, has no time codes
-    of its own: then they count 25 frames a second.
+    the clock. A rate that is not close to a whole number of two digits, such as the average of a screen recording, has
+    no time codes of its own: then they count 25 frames a second.
     """
     name = Path(video).name
     yield f"TITLE: {_one_line(Path(video).stem)[:70]}\nFCM: NON-DROP FRAME\n\n"
     rate = round(fps)
-    if abs(rate - fps) > 0.002 * fps:
+    if abs(rate - fps) > 0.002 * fps or rate > 99:
         fps = rate = EDL_RATE
     for number, segment in enumerate(segments, start=1):
         start, end = (timecode(round(seconds * fps), rate=rate) for seconds in (segment.start, segment.end))

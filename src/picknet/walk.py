@@ -47,6 +47,9 @@ class Walk:
         *,
         on_frame: OnFrame = lambda seconds: None,
     ) -> None:
+        if not hasattr(picker, "pick"):
+            example = "an object such as UniformPicker(k=4) of picknet.picking.plain is needed"
+            raise BadSetting(f"picker is {picker!r}: {example}")
         self.name = name
         self.scene = 0
         """Number of the scene of the last frame read."""

@@ -10,18 +10,21 @@ import sys
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import clips
 import numpy as np
 import pytest
+from av.stream import Disposition
 from clips import area_average
 from PIL import Image, ImageOps
 
+from picknet.errors import BadSetting
 from picknet.video.content import content_of
 from picknet.video.file import VIDEO_SUFFIXES, UnreadableVideo, Video
 from picknet.video.frame import Frame
-from picknet.video.passes import Damage, Pass
+from picknet.video.passes import Damage, Pass, video_stream
 
 SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "cockatoo.mp4"
 MSVD = Path(__file__).resolve().parents[3] / "shared" / "msvd" / "videos"
@@ -439,6 +442,62 @@ def test_an_avi_tells_how_long_a_picture_stands_still(tmp_path: Path, codec: str
         assert [frame.seconds for frame in frames] == pytest.approx([time / 25 for time in times])
         assert numbers(list(video.sample_evenly())) == list(range(len(times)))
         assert not video.damage
+
+
+@pytest.mark.parametrize(("name", "seconds"), [("late.mkv", 4.0), ("late.mp4", 4.0), ("late.ts", 4.0)])
+def test_a_video_that_begins_after_its_sound_is_timed_from_its_first_frame(
+    tmp_path: Path, name: str, seconds: float
+) -> None:
+    with av.open(str(tmp_path / name), "w") as output:
+        stream = output.add_stream("libx264", rate=25, options={"bf": "0"})
+        stream.width, stream.height, stream.pix_fmt = clips.WIDTH, clips.HEIGHT, "yuv420p"
+        sound = output.add_stream("aac", rate=16000)
+        for number in range(100):
+            frame = av.VideoFrame.from_ndarray(clips.picture(number), format="rgb24")
+            frame.pts, frame.time_base = number + 75, Fraction(1, 25)
+            output.mux(stream.encode(frame))
+        output.mux(stream.encode(None))
+        clips.write_silence(output, sound, seconds=7.0)
+    with Video(tmp_path / name) as video:
+        frames = list(video.sample_by_time())
+        assert [frame.seconds for frame in frames] == pytest.approx([0, 1, 2, 3])
+        assert video.begin == pytest.approx(3.0, abs=0.1)
+        assert video.seconds == pytest.approx(seconds, abs=0.15)
+        assert not video.damage
+
+
+def test_raw_dv_has_a_frame_rate(tmp_path: Path) -> None:
+    path = clips.write_clip(
+        tmp_path / "tape.dv", codec="dvvideo", width=720, height=576, pixel_format="yuv420p", num_frames=5
+    )
+    with Video(path) as video:
+        assert video.fps == 25
+        assert [frame.seconds for frame in video.sample_evenly()] == pytest.approx([0, 0.04, 0.08, 0.12, 0.16])
+
+
+def test_a_picture_in_tiles_is_refused_and_never_taken_for_its_first_tile() -> None:
+    """As phones store large photos, which FFmpeg gives tile by tile."""
+    tiles = [SimpleNamespace(disposition=Disposition.dependent, type="video") for _ in range(4)]
+    container = SimpleNamespace(streams=SimpleNamespace(video=tiles))
+    with pytest.raises(UnreadableVideo, match=r"photo\.heic: a picture in tiles .* save it as JPEG"):
+        video_stream(container, "photo.heic")  # type: ignore[arg-type]
+
+
+def test_an_animated_webp_is_called_what_it_is(tmp_path: Path) -> None:
+    pictures = [Image.fromarray(clips.picture(number)) for number in range(3)]
+    pictures[0].save(tmp_path / "fun.webp", save_all=True, append_images=pictures[1:], duration=100)
+    with pytest.raises(UnreadableVideo, match=r"fun\.webp: an animated WebP, which is not read; save it as GIF or MP4"):
+        Video(tmp_path / "fun.webp")
+
+
+def test_impossible_numbers_of_samples_are_refused(tmp_path: Path) -> None:
+    with Video(clips.write_clip(tmp_path / "clip.mp4", num_frames=3)) as video:
+        for fps in (0, -1, float("nan")):
+            for sample in (video.sample_by_time, video.sample_sparsely):
+                with pytest.raises(BadSetting, match=f"fps is {fps}: more than 0"):
+                    next(sample(fps=fps))
+        with pytest.raises(BadSetting, match="count is 0: at least 1"):
+            next(video.sample_evenly(count=0))
 
 
 # Upright ---------------------------------------------------------------------------------------------------------

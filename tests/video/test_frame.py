@@ -195,3 +195,47 @@ def test_what_is_not_frames_is_refused_at_the_call() -> None:
         frames_from(clips.picture(0))
     with pytest.raises(TypeError, match=r"^a frame is RGB \(H, W, 3\) of uint8, not str$"):
         list(frames_from("no"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "options"), [("logo.png", {}), ("logo.webp", {"lossless": True})])
+def test_what_is_transparent_is_white(tmp_path: Path, name: str, options: dict[str, bool]) -> None:
+    """Black letters on nothing would be a black picture; what is stored below nothing is not shown."""
+    stored = np.zeros((60, 80, 4), np.uint8)
+    stored[..., 0] = 200  # a colour that nobody sees
+    stored[20:40, 20:60] = (0, 0, 0, 255)
+    stored[20:40, 40:60, 3] = 102
+    Image.fromarray(stored).save(tmp_path / name, **options)
+    with Video(tmp_path / name) as video:
+        frame = next(video.sample_evenly())
+    pixels = frame.pixels().astype(np.float64)
+    for place, value in (((5, 5), 255), ((30, 30), 0), ((30, 50), 153)):
+        np.testing.assert_allclose(pixels[place], value, atol=2)
+    assert np.abs(frame.glance() - clips.area_average(pixels.mean(axis=2))).mean() < 1
+    stored[..., 3] = 0
+    Image.fromarray(stored).save(tmp_path / name, exact=True, **options)
+    with Video(tmp_path / name) as video:
+        assert next(video.sample_evenly()).pixels().mean() < 100  # its alpha says nothing
+
+
+@pytest.mark.parametrize("curve", [16, 18], ids=["PQ", "HLG"])
+def test_the_colours_of_hdr_are_those_of_ordinary_video(curve: int) -> None:
+    """Up to white, 203 cd/m², stored by the curves of SMPTE ST 2084 and ARIB STD-B67."""
+    shown = np.array([(30, 30, 30), (128, 128, 128), (200, 40, 40), (40, 180, 60), (50, 60, 200)], np.float64)
+    light = (shown / 255) ** 2.2
+    to_bt2020 = [[0.6274, 0.3293, 0.0433], [0.0691, 0.9195, 0.0114], [0.0164, 0.0880, 0.8956]]  # ITU-R BT.2087
+    light = light @ np.transpose(to_bt2020)
+    if curve == 16:
+        power = (light * 203 / 10000) ** 0.1593017578125
+        stored = ((0.8359375 + 18.8515625 * power) / (1 + 18.6875 * power)) ** 78.84375
+    else:
+        scene = 0.265 * light * (light @ (0.2627, 0.678, 0.0593))[:, None] ** (0.2 / -1.2)
+        bright = 0.17883277 * np.log(np.maximum(12 * scene, 1) - 0.28466892) + 0.55991073
+        stored = np.where(scene <= 1 / 12, np.sqrt(3 * scene), bright)
+    patches = np.repeat(np.rint(255 * stored)[:, None], 64, axis=1).repeat(20, axis=0).astype(np.uint8)
+    picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(patches), format="rgb24")
+    picture.color_trc, picture.color_primaries = curve, 9
+    frame = Frame(picture, index=0, seconds=0.0)
+    np.testing.assert_allclose(frame.pixels()[10::20, 30], shown, atol=6)
+    assert abs(int(frame.glance()[4, 28]) - 30) < 6
+    picture.color_trc = 1
+    assert np.array_equal(Frame(picture, index=0, seconds=0.0).pixels(), patches)

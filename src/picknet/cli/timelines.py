@@ -196,11 +196,13 @@ def _pieces(
         TimelineFormat.json: lambda: timeline.as_json(segments, video=name, model=model),
         TimelineFormat.jsonl: lambda: timeline.as_jsonl(segments),
         TimelineFormat.csv: lambda: timeline.as_csv(segments, video=name),
-        TimelineFormat.srt: lambda: timeline.as_srt(segments),
-        TimelineFormat.vtt: lambda: timeline.as_vtt(segments),
+        TimelineFormat.srt: lambda: timeline.as_srt(timeline.as_played(segments, begin=_begin(video))),
+        TimelineFormat.vtt: lambda: timeline.as_vtt(timeline.as_played(segments, begin=_begin(video))),
         TimelineFormat.scenes: lambda: timeline.as_scenes(segments, fps=_frame_rate(video)),
         TimelineFormat.edl: lambda: timeline.as_edl(segments, fps=_frame_rate(video), video=name),
-        TimelineFormat.chapters: lambda: timeline.as_chapters(segments, title=Path(name).stem),
+        TimelineFormat.chapters: lambda: timeline.as_chapters(
+            timeline.as_played(segments, begin=_begin(video)), title=Path(name).stem
+        ),
     }
     return writers[format]()
 
@@ -211,6 +213,17 @@ def _frame_rate(video: str) -> float:
 
     with Video(video) as opened:
         return opened.fps
+
+
+def _begin(video: str) -> float:
+    """Seconds before the first frame; 0 for an address, whose film is not downloaded twice for that."""
+    from picknet.video.file import Video
+    from picknet.video.source import is_address
+
+    if is_address(video):
+        return 0.0
+    with Video(video) as opened:
+        return opened.begin
 
 
 def _places(

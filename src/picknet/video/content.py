@@ -70,6 +70,10 @@ class Content:
         start = self._start(12)
         return start[:4] == b"RIFF" and start[8:] == b"AVI "
 
+    def is_animated_webp(self) -> bool:
+        start = self._start(64)
+        return start[:4] == b"RIFF" and start[8:12] == b"WEBP" and b"ANIM" in start
+
     def is_mirrored(self, track: int) -> bool:
         """Whether this track of it is stored mirrored, or the picture that it is."""
         with contextlib.suppress(OSError), self._reader() as reader:

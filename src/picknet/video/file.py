@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet.config import GlanceKind
+from picknet.errors import BadSetting
 from picknet.video.access import check_pixels
 from picknet.video.content import content_of
 from picknet.video.frame import (
-    USUAL_FPS,
     Frame,
     PacketBytes,
+    checked_fps,
     due_positions,
     glance_shape,
     is_large,
@@ -96,7 +97,7 @@ class Video:
             self.close()
             raise
         self.seconds = first.stored_seconds
-        self.fps = float(first.stream.average_rate or first.stream.guessed_rate or USUAL_FPS)
+        self.fps = first.rate
         self._pixel_aspect = pixel_aspect(first.stream)
         self._unit = first.unit
         self._first_pass: Pass | None = first
@@ -107,6 +108,10 @@ class Video:
         if not first.guesses_times and self._is_disordered(first):
             first.distrust_times()
         self._guesses_times = first.guesses_times
+        self.begin = first.begin(picture)
+        """Seconds of the file, of sound or nothing, before its first frame, from which times are counted."""
+        if self.seconds and first.stream.duration is None and 0 < self.begin < self.seconds:
+            self.seconds -= self.begin  # it is the length of the file
         # The other glances are of what lies between two samples, which is not in an index.
         index = first.index(picture.pts) if glance in ("grey", "colour") else None
         self._num_indexed = len(index) if index is not None else 0
@@ -161,6 +166,8 @@ class Video:
         place and all others keep theirs, evenly spaced; extended damage leaves a gap, so fewer frames are yielded.
         Packets without a timestamp need not be frames: such a file is decoded once to count them, unless it is AVI.
         """
+        if count < 1:
+            raise BadSetting(f"count is {count}: at least 1 frame is needed")
         wanted = middles(self._num_frames, count)
         yield from self._quick_or_full(
             lambda times: dict(enumerate(self._middles(times, count))), only, self._at_positions(wanted, only)
@@ -173,6 +180,7 @@ class Video:
 
         A frame that is the first after several of these times (the picture stood still) is yielded once.
         """
+        checked_fps(fps)
         yield from self._quick_or_full(
             lambda times: dict(enumerate(self._positions_by_time(times, fps))), only, self._at_ticks(fps, only)
         )
@@ -182,6 +190,7 @@ class Video:
 
         Where the packets have no reliable timestamps, as `sample_by_time`.
         """
+        checked_fps(fps)
         if not (times := self._times) or times[0] != self._start:
             yield from self.sample_by_time(fps=fps)
             return

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple, Self
 
 import av
 import numpy as np
+from av.video.format import VideoFormat
 from av.video.reformatter import ColorRange, Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from picknet.config import GlanceKind
 from picknet.errors import BadSetting, PicknetError
+from picknet.video import hdr
 
 GLANCE_SIZE = 56
 """Height and width of a glance, the small grey picture that a picker decides on."""
@@ -31,6 +33,8 @@ _GLANCE_SCALING = Interpolation.AREA | Interpolation.ACCURATE_RND | Interpolatio
 """Bit-exact, so that the same frame is picked on every machine."""
 _SWSCALE_COLORSPACES = frozenset({0, 1, 2, 4, 5, 6, 7, 9})
 _UNSPECIFIED_COLORSPACE = 2
+_OPAQUE = frozenset({"bgra", "pal8"})
+_LUMA = np.array((0.299, 0.587, 0.114), np.float32)
 _TIMESTAMP_ERROR = 0.0005
 """Seconds by which a container may round a timestamp: Matroska stores whole milliseconds."""
 _MAX_PIXEL_ASPECT = 4.0
@@ -197,8 +201,17 @@ class Frame:
         # A scaler of large pictures is not kept: it uses more memory than the frame. Threads cost more than they gain
         # for so small a task.
         scaler = scaler or VideoReformatter()
-        scaled = self._reformatted(scaler, width, height, format=pixel_format, interpolation=how)
+        is_transparent, curve = _has_alpha(self._picture.format), self._picture.color_trc
+        is_hdr = curve in hdr.CURVES
+        shown = "rgba" if is_transparent else "rgb24" if is_hdr else pixel_format
+        scaled = self._reformatted(scaler, width, height, format=shown, interpolation=how)
         turns, pixels = quarter_turns(self._picture), scaled.to_ndarray()
+        if is_transparent:
+            pixels = _on_white(pixels)
+        if is_hdr:
+            pixels = hdr.as_ordinary(pixels, curve=curve, primaries=self._picture.color_primaries)
+        if pixel_format == "gray" and pixels.ndim == 3:
+            pixels = np.rint(pixels @ _LUMA).astype(np.uint8)
         if self._mirrored:
             pixels = pixels[::-1]
         return np.array(np.rot90(pixels, turns) if turns else pixels)
@@ -228,6 +241,20 @@ class Frame:
         colours.flags.writeable = False
         self._glance = colours[0]
         return colours
+
+
+def _has_alpha(format: VideoFormat) -> bool:
+    """Whether pictures may be transparent; not GIFs, in which FFmpeg makes such places white itself, nor palettes."""
+    return format.name not in _OPAQUE and any(component.is_alpha for component in format.components)
+
+
+def _on_white(pixels: NDArray[Any]) -> NDArray[np.uint8]:
+    """RGBA (h, w, 4) -> RGB (h, w, 3). A picture that is transparent everywhere is shown as it is: its alpha is not
+    used."""
+    alpha = pixels[..., 3:].astype(np.float32) / 255
+    if not alpha.any():
+        alpha[:] = 1
+    return np.rint(pixels[..., :3] * alpha + 255 * (1 - alpha)).astype(np.uint8)
 
 
 def _log_bits(num_bytes: int, area: int) -> int:

@@ -39,6 +39,9 @@ _INDEXED = frozenset({"mov,mp4,m4a,3gp,3g2,mj2"})
 _TIMED_TO_THE_END = frozenset({"matroska,webm", "nut"})
 """Containers whose stored length is the time at which the last frame ends, whenever the first begins."""
 
+_FASTEST = 1000
+"""Frames a second. An average of more is none."""
+
 _FAR = 30
 """Packets. To read and forget more takes longer than to seek."""
 
@@ -106,6 +109,11 @@ class Pass:
         except BaseException:
             self.container.close()
             raise
+        average, guessed = self.stream.average_rate, self.stream.guessed_rate
+        if average and average > _FASTEST:  # raw DV counts in ticks
+            average = None
+        self.rate = float(average or guessed or USUAL_FPS)
+        """Frames a second; the usual number where none is stored."""
         self.unit = float(self.stream.time_base or 1)
         """Seconds of a tick of the stream's timestamps."""
         self._unread: Packets = iter(())
@@ -146,6 +154,12 @@ class Pass:
         if self.stream.duration is not None and self.stream.time_base:
             return float(self.stream.duration * self.stream.time_base)
         return self._length if self.container.duration is not None else None
+
+    def begin(self, picture: av.VideoFrame) -> float:
+        """Seconds of the file, of sound or nothing, before its first picture; players count them."""
+        if picture.pts is None or self.guesses_times:
+            return 0.0
+        return max(picture.pts * self.unit - (self.container.start_time or 0) / av.time_base, 0.0)
 
     def distrust_times(self) -> None:
         """From now on, timestamps are guesses: those of decoding, where frames are shown in another order."""
@@ -211,7 +225,7 @@ class Pass:
 
     def timed_pictures(self, packets: Packets | None = None) -> Iterator[tuple[av.VideoFrame, float]]:
         """Every picture that decodes, with its strictly increasing seconds from the first one."""
-        step = 1 / float(self.stream.average_rate or self.stream.guessed_rate or USUAL_FPS)
+        step = 1 / self.rate
         start, seconds = math.inf, -step
         packets = packets or self.packets()
         # The slots of packets whose pictures are still to come: a picture takes the first that is free. AVI leaves
@@ -261,6 +275,8 @@ class Pass:
             what = f"none of its {num_packets} frames can be decoded" if num_packets else "its video stream is empty"
             if num_packets and not self.stream.codec_context.width:
                 what += f": damaged, or of more than {max_pixels():,} pixels, the limit that --max-pixels sets"
+                if self._content.is_animated_webp():
+                    what = "an animated WebP, which is not read; save it as GIF or MP4"
             raise UnreadableVideo(f"{self._content.name}: {what}")
         gap = (last_packet - last_picture) * self.unit
         if lost_at is None and (gap > _TOLERATED_GAP or 2 * num_pictures < num_packets - 1):
@@ -457,7 +473,11 @@ def _is_shown_at(time: int, packet: "av.Packet[Stream]") -> bool:
 def video_stream(container: InputContainer, name: str) -> VideoStream:
     """The stream to read: FFmpeg's choice, except for the cover pictures of music."""
     covers = [stream for stream in container.streams.video if stream.disposition & Disposition.attached_pic]
-    videos = [stream for stream in container.streams.video if stream not in covers]
+    # A large HEIC picture is stored in tiles, which depend on each other; there may be a small one of all beside them.
+    parts = [stream for stream in container.streams.video if stream.disposition & Disposition.dependent]
+    videos = [stream for stream in container.streams.video if stream not in covers and stream not in parts]
+    if parts and not videos:
+        raise UnreadableVideo(f"{name}: a picture in tiles (HEIC), which are not put together; save it as JPEG")
     if not videos:
         kinds = {"cover picture" if stream in covers else stream.type or "unknown" for stream in container.streams}
         raise UnreadableVideo(f"{name}: no video stream found (streams: {', '.join(sorted(kinds)) or 'none'})")
