@@ -1,4 +1,7 @@
-"""Whether a video or picture is stored mirrored, which the number of quarter turns that FFmpeg tells does not say."""
+"""Whether a video or picture is stored mirrored, which the number of quarter turns that FFmpeg tells does not say.
+
+It is read from the file: PyAV has the matrix among the side data of a frame, but crashes where a colour profile is, too.
+"""
 
 import os
 import struct
