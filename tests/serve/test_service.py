@@ -5,6 +5,7 @@ import dataclasses
 import http.client
 import io
 import json
+import logging
 import select
 import socket
 import threading
@@ -90,6 +91,7 @@ def test_what_is_no_video_is_told_by_its_name_without_the_path(running: Running,
     [
         ({"path": "clip.mp4", "candidates": 0}, "candidates: '0' should be greater than or equal to 1"),
         ({"path": "clip.mp4", "rate": 1, "k": 3}, "rate is 1 and k is 3: one of them is possible"),
+        ({"file": "clip.mp4"}, "file: a text, where a file is needed, as in curl -F file=@clip.mp4"),
         ({"path": "clip.mp4", "beam": 99}, "beam: '99' should be less than or equal to 50"),
         (
             {},
@@ -108,6 +110,31 @@ def test_what_is_no_video_is_told_by_its_name_without_the_path(running: Running,
 )
 def test_a_bad_setting_is_told(running: Running, fields: dict[str, Any], message: str) -> None:
     assert error_of(ask(running, "POST", "/v1/captions", *form(**fields))) == (400, message)
+
+
+def test_a_file_where_a_text_is_needed_is_told(running: Running) -> None:
+    body, headers = form(path="clip.mp4")
+    body = body.replace(b'name="path"', b'name="path"; filename="clip.mp4"')
+    refused = error_of(ask(running, "POST", "/v1/captions", body, headers))
+    assert refused == (400, "path: a file, where a text is needed; a video is sent as file")
+
+
+def test_half_a_character_is_told_as_an_escape(running: Running) -> None:
+    body, headers = form(**{"+2AA-": 1})
+    headers["Content-Type"] += "; charset=utf-7"
+    status, message = error_of(ask(running, "POST", "/v1/captions", body, headers))
+    assert (status, message.partition(";")[0]) == (400, "\\ud800: no such field")
+
+
+def test_nonsense_of_clients_is_not_logged(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("uvicorn.error").addHandler(caplog.handler)
+    assert ask(running, "POST", "/v1/captions", b"--xx", form()[1])[0] == 400
+    with connect(stream_address(running), additional_headers=BEARER) as stream, pytest.raises(ConnectionClosed):
+        with stream.send_context():
+            stream.protocol.send_text(b"\xff")
+        stream.recv(timeout=20)
+    logging.getLogger("uvicorn.error").removeHandler(caplog.handler)
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("address", ["captions", "captions/events", "frames", "timelines"])
@@ -174,6 +201,11 @@ def test_the_samples_are_those_of_the_folder_and_no_others(running: Running, cli
     status, headers, content = ask(running, "GET", "/v1/samples/clip.mp4")
     assert (status, headers["content-type"], content) == (200, "video/mp4", clip.read_bytes())
     assert [path.stat().st_size < 300_000 for path in SAMPLES.glob("*.mp4")] == [True]  # a wheel carries it
+    parts = {**BEARER, "Range": "bytes=4-7"}
+    assert ask(running, "GET", "/v1/samples/clip.mp4", headers=parts)[::2] == (206, b"ftyp")
+    for wrong, refused in (("bytes=9999999-", 416), ("lines=1-2", 400)):
+        answer = ask(running, "GET", "/v1/samples/clip.mp4", headers={**BEARER, "Range": wrong})
+        assert error_of(answer) == (refused, "Range: bytes of the file are needed, such as bytes=0-99")
     for name in ("link.mp4", "..%2Fclip.mp4", "none.mp4"):
         assert ask(running, "GET", f"/v1/samples/{name}")[0] == 404
 
@@ -194,6 +226,7 @@ def test_a_client_is_told_when_a_caption_is_doubtful(running: Running) -> None:
     [
         ("frames", {"format": "xml"}, "format: 'xml' should be 'base64', 'json', 'openai' or 'anthropic'"),
         ("frames", {"image_format": "gif"}, "image_format: 'gif' should be 'jpeg' or 'png'"),
+        ("timelines", {"fps": "1e-320"}, "fps: '1e-320' should be greater than or equal to 0.001"),
         ("timelines", {"format": "edl"}, "format: 'edl' should be 'json', 'jsonl', 'csv', 'srt', 'vtt' or 'text'"),
     ],
 )
@@ -249,6 +282,22 @@ def job(running: Running, clip: Path) -> Any:
         until(lambda: running.service.jobs.num_open == 0)
 
 
+def test_a_job_that_nobody_knows_of_is_cancelled(running: Running) -> None:
+    running.captioner.gate.clear()
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+        connection.request("POST", "/v1/timelines", *form(path="clip.mp4"))
+        until(lambda: running.captioner.num_waiting == 1)
+        (job,) = (job for job in running.service.jobs._jobs.values() if not job.is_over.is_set())
+        assert not job.wants_end.is_set()
+        connection.close()
+        assert job.wants_end.wait(5)
+    finally:
+        running.captioner.gate.set()
+        until(lambda: running.service.jobs.num_open == 0)
+    assert str(job.error) == "clip.mp4: the client has gone"
+
+
 def test_a_job_tells_how_far_it_is_and_then_its_result(running: Running, job: str) -> None:
     state = json.loads(ask(running, "GET", f"/v1/jobs/{job}")[2])
     assert state == {
@@ -284,6 +333,13 @@ def test_no_setting_behind_a_question_mark_is_ignored(running: Running, job: str
 def test_the_page_and_the_addresses_for_machines_take_any_question_mark(running: Running) -> None:
     for address in ("/?utm_source=mail", "/healthz?probe=1", "/metrics?name[]=picknet_picks_total"):
         assert ask(running, "GET", address)[0] == 200
+
+
+def test_an_address_or_a_method_that_does_not_exist_is_told(running: Running) -> None:
+    assert error_of(ask(running, "GET", "/v1/caption")) == (404, "/v1/caption: no such address")
+    assert error_of(ask(running, "GET", "/v1/captions")) == (405, "/v1/captions: no such method; possible: POST")
+    for path in ("/healthz", "/readyz"):
+        assert ask(running, "HEAD", path)[0] == 200
 
 
 def test_a_job_can_be_cancelled(running: Running, job: str) -> None:
@@ -527,6 +583,7 @@ def test_a_browser_sends_the_token_as_a_protocol(running: Running) -> None:
         ("min_confidence=7", "min_confidence: '7' should be less than or equal to 1"),
         ("rate=abc", "rate: 'abc' should be a valid number, unable to parse string as a number"),
         ("foo=1", "foo: no such setting; possible: fps, rate, min_confidence"),
+        ("fps=1e-320", "fps: '1e-320' should be greater than or equal to 0.001"),
         ("rate=13", "rate is 13: an unlucky number"),
     ],
 )

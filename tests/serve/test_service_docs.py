@@ -71,8 +71,13 @@ def test_only_own_names_of_the_machine_are_answered_without_a_token(shipped: Run
     [
         (["--host", "0.0.0.0"], "0.0.0.0: other machines can reach this address; pass --token"),
         (["--token", "short"], "the token has 5 characters: 16 or more are needed"),
+        (["--token", "a token with spaces"], "the token has a space, a control character or one that is not"),
+        (["--token", "correct-horse-bättery"], "the token has a space, a control character or one that is not ASCII"),
+        (["--timeout", "inf"], "'inf' should be less than or equal to 86400"),
+        (["--job-timeout", "nan"], "'nan' should be less than or equal to 604800"),
         (["--root", "no/such"], "--root no/such: no such folder"),
         (["--samples", "no/such"], "--samples no/such: no such folder"),
+        (["--allow-sources", "a,localhost"], "--allow-sources localhost: not a public address; those inside"),
         (["--allow-sources", "http://a"], "--allow-sources http://a: a host name such as media.example or media.exam"),
     ],
 )

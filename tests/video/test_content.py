@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import servers
 
+from picknet.video.download import download
 from picknet.video.file import UnreadableVideo, Video, is_video_file, stored_seconds
 from picknet.video.frame import Frame
 
@@ -282,6 +283,42 @@ def test_a_server_that_sends_a_byte_now_and_then_is_given_up() -> None:
     with servers.Server(drip) as server:
         assert ": slower than 4,096 bytes a second: " in refusal(f"{LOOPBACK}:{server.port}/a.mp4", timeout=0.3)
         assert time.monotonic() - start < 3
+
+
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 302 Found\r\nLocation: /b\r\nX: "])
+def test_a_server_whose_headers_do_not_end_is_given_up(start: bytes) -> None:
+    def drip(request: Any) -> None:
+        request.wfile.write(start)
+        for _ in range(100):
+            request.wfile.write(b"a")
+            time.sleep(0.05)
+
+    began = time.monotonic()
+    with servers.Server(drip) as server:
+        told = refusal(f"{LOOPBACK}:{server.port}/a.mp4", timeout=0.2)
+    assert told.endswith("/a.mp4: the file did not begin within 0.6 s")
+    assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_the_body_of_a_redirect_is_not_read(status: int) -> None:
+    left = threading.Event()
+
+    def flood(request: Any) -> None:
+        location = f"Location: http://me:geheim@127.0.0.1:{target.port}/"
+        request.wfile.write(f"HTTP/1.1 {status} X\r\n{location}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        try:
+            for _ in range(100):
+                request.wfile.write(b"10000\r\n" + bytes(0x10000) + b"\r\n")
+                time.sleep(0.05)
+        except OSError:
+            left.set()
+
+    with servers.download(b"film") as target, servers.Server(flood) as server:
+        with download(f"{LOOPBACK}:{server.port}/a.mp4", timeout=1) as file:
+            file.seek(0)
+            assert file.read() == b"film"
+        assert left.wait(1)
 
 
 @pytest.mark.parametrize("target", ["file:///etc/hosts", "ftp://127.0.0.1/clip.mp4", "data:,hello"])

@@ -11,6 +11,8 @@ from picknet.cli.terminal import note
 
 ACCESS, LIMITS = "Access", "Limits"
 MB = 1_000_000
+DAY = 86_400.0
+"""Seconds."""
 
 
 def serve(
@@ -72,10 +74,13 @@ def serve(
     ] = 14400.0,
     timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=0.1, help="Time for a caption, or for frames.", rich_help_panel=LIMITS),
+        typer.Option(
+            metavar="SECONDS", min=0.1, max=DAY, help="Time for a caption, or for frames.", rich_help_panel=LIMITS
+        ),
     ] = 60.0,
     job_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="Time for a timeline.", rich_help_panel=LIMITS)
+        float,
+        typer.Option(metavar="SECONDS", min=0.1, max=7 * DAY, help="Time for a timeline.", rich_help_panel=LIMITS),
     ] = 3600.0,
     memory: Annotated[
         int,

@@ -17,6 +17,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
+from starlette.types import Message, Receive, Scope, Send
 
 from picknet import timeline
 from picknet.captioner import MAX_CANDIDATES
@@ -26,8 +27,9 @@ from picknet.picking.budget import MAX_BUDGET
 from picknet.results import Segment
 from picknet.serve.events import told
 from picknet.serve.examples import CAPTION, FRAMES, JOB, MODEL, TIMELINE
+from picknet.serve.fetching import STOPPING
 from picknet.serve.guard import Refused, error_body, status_of
-from picknet.serve.jobs import Job, State
+from picknet.serve.jobs import Cancelled, Job, State
 from picknet.serve.service import MAX_SIDE, Clip, Service
 from picknet.serve.streaming import follow, refuse
 from picknet.serve.web import add_page
@@ -36,8 +38,10 @@ Result = TypeVar("Result")
 
 POLL_SECONDS = 0.1
 """How often an answer that waits for a job looks at it."""
+GONE = "the client has gone"
 MAX_SAMPLES = 1000
 MAX_BEAM = 50
+MIN_FPS = 0.001
 TimelineFormat = Literal["json", "jsonl", "csv", "srt", "vtt", "text"]
 MEDIA_TYPES: dict[TimelineFormat, str] = {
     "json": "application/json",
@@ -118,7 +122,7 @@ def create_app(service: Service) -> FastAPI:
     @app.websocket("/v1/stream")
     async def stream(
         socket: WebSocket,
-        fps: Annotated[float | None, Query(gt=0, le=1000)] = None,
+        fps: Annotated[float | None, Query(ge=MIN_FPS, le=1000)] = None,
         rate: Annotated[float, Query(gt=0, le=100)] = 1.0,
         min_confidence: Annotated[float | None, Query(ge=0, le=1)] = None,
     ) -> None:
@@ -133,12 +137,18 @@ async def _only_known_settings(request: HTTPConnection) -> None:
     """
     if not request.url.path.startswith("/v1/"):
         return
+    known = _settings(request.scope["route"].dependant)
     given, noun = [name for name, _ in request.query_params.multi_items()], "setting"
     if isinstance(request, Request) and request.method == "POST":
         for name in given:
             raise Refused(400, f"{name[:100]}: a setting is a field of the form, not a part of the address")
-        given, noun = [name for name, _ in (await request.form()).multi_items()], "field"
-    known = _settings(request.scope["route"].dependant)
+        form = (await request.form()).multi_items()
+        given, noun = [name for name, _ in form], "field"
+        for name, value in form:
+            if name == "file" and isinstance(value, str):
+                raise Refused(400, "file: a text, where a file is needed, as in curl -F file=@clip.mp4")
+            if name != "file" and name in known and not isinstance(value, str):
+                raise Refused(400, f"{name}: a file, where a text is needed; a video is sent as file")
     for name, times in Counter(given).items():
         if name not in known:
             raise Refused(400, f"{name[:100]}: no such {noun}; possible: {', '.join(known) or 'none'}")
@@ -157,22 +167,27 @@ def _settings(dependant: Dependant) -> list[str]:
 
 def _add_videos(app: FastAPI, service: Service) -> None:
     @app.post("/v1/captions", responses={200: _example("The caption, as `picknet caption --format json`.", CAPTION)})
-    async def captions(sent: Sent, settings: Annotated[CaptionSettings, Depends()]) -> JSONResponse:
+    async def captions(
+        request: Request, sent: Sent, settings: Annotated[CaptionSettings, Depends()]
+    ) -> JSONResponse:
         """One sentence about a video."""
         work = partial(service.caption, **settings.arguments())
-        return JSONResponse(await _worked(service, "captions", sent, work))
+        return JSONResponse(await _worked(service, "captions", sent, request, work))
 
     @app.post("/v1/captions/events", responses={200: {"content": {EventSourceResponse.media_type: {}}}})
-    async def caption_events(sent: Sent, settings: Annotated[CaptionSettings, Depends()]) -> Response:
+    async def caption_events(
+        request: Request, sent: Sent, settings: Annotated[CaptionSettings, Depends()]
+    ) -> Response:
         """The same as server-sent events: `glance` with each frame that is looked at, `pick` with each that is picked,
         both with a picture, and at last `caption`, or `error`.
         """
-        clip = await _clip(service, sent)
+        clip = await _clip(service, sent, request)
         events = told(service, clip, settings.arguments())
         return StreamingResponse(events, media_type=EventSourceResponse.media_type)
 
     @app.post("/v1/frames", responses={200: _example("The frames, as `picknet pick --budget`.", FRAMES)})
     async def frames(
+        request: Request,
         sent: Sent,
         budget: Annotated[int, Form(ge=1, le=MAX_BUDGET, description="At most this many frames.")] = 8,
         exact: Annotated[bool, Form(description="Exactly as many, even if little happens.")] = False,
@@ -192,7 +207,7 @@ def _add_videos(app: FastAPI, service: Service) -> None:
         settings: dict[str, Any] = {
             "budget": budget, "exact": exact, "format": format, "image_format": image_format, "max_side": max_side
         }  # fmt: skip
-        return JSONResponse(await _worked(service, "frames", sent, partial(service.frames, **settings)))
+        return JSONResponse(await _worked(service, "frames", sent, request, partial(service.frames, **settings)))
 
     @app.post(
         "/v1/timelines",
@@ -202,30 +217,36 @@ def _add_videos(app: FastAPI, service: Service) -> None:
         },
     )
     async def timelines(
+        request: Request,
         sent: Sent,
         format: Annotated[TimelineFormat, Form()] = "json",
-        fps: Annotated[float, Form(gt=0, le=30, description="Frames to glance at per second.")] = 2.0,
+        fps: Annotated[float, Form(ge=MIN_FPS, le=30, description="Frames to glance at per second.")] = 2.0,
         rate: Rate = None,
         beam: Beam = None,
         min_confidence: MinConfidence = None,
         wait: Annotated[float, Form(ge=0, le=60, description="Seconds after which the answer is a job.")] = 20.0,
     ) -> Response:
         """A sentence for each scene of a film."""
-        clip = await _clip(service, sent)
+        clip = await _clip(service, sent, request)
         try:
             job = service.timeline(clip, fps=fps, rate=rate, beam=beam, min_confidence=min_confidence)
         except BaseException:
             clip.delete()
             raise
         until = time.monotonic() + wait
-        while not job.is_over.is_set() and time.monotonic() < until:
+        while not job.is_over.is_set():
+            if await request.is_disconnected():
+                job.cancel(GONE)  # nobody else knows its id
+                break
+            if time.monotonic() >= until:
+                break
             await asyncio.sleep(POLL_SECONDS)
         if job.is_over.is_set():
             return _timeline(job, format, service.captioner.name)
         return JSONResponse(job.to_dict(), 202, {"location": f"/v1/jobs/{job.id}"})
 
 
-async def _clip(service: Service, sent: SentVideo) -> Clip:
+async def _clip(service: Service, sent: SentVideo, request: Request) -> Clip:
     if [sent.file, sent.path, sent.source].count(None) != 2:
         raise Refused(
             400, "a form with one of these is needed: a file (the video), a path (under the service's root folder), a "
@@ -234,14 +255,29 @@ async def _clip(service: Service, sent: SentVideo) -> Clip:
     if sent.file is not None:
         return await asyncio.to_thread(service.stored, sent.file.file, sent.file.filename)
     if sent.source is not None:
-        return await asyncio.get_running_loop().run_in_executor(service.fetch_pool, service.fetched, sent.source)
+        return await _fetched(service, sent.source, request)
     assert sent.path is not None
     return await asyncio.to_thread(service.under_root, sent.path)
 
 
-async def _worked(service: Service, what: str, sent: SentVideo, work: Callable[[Clip], Result]) -> Result:
+async def _fetched(service: Service, source: str, request: Request) -> Clip:
+    """The video at an address. A client that goes away ends the download, which would hold up those of others."""
+    deadline = service.deadline()
+    fetching = service.fetch_pool.submit(service.fetched, source, deadline)
+    waiting = asyncio.wrap_future(fetching)
+    while not (await asyncio.wait({waiting}, timeout=POLL_SECONDS))[0]:
+        if await request.is_disconnected():
+            deadline.end(GONE)
+            if fetching.cancel():
+                raise Cancelled(f"source: {GONE}")
+    return waiting.result()
+
+
+async def _worked(
+    service: Service, what: str, sent: SentVideo, request: Request, work: Callable[[Clip], Result]
+) -> Result:
     """What the work makes of the video, done in turn by the service's threads."""
-    clip = await _clip(service, sent)
+    clip = await _clip(service, sent, request)
     start = time.monotonic()
 
     def timed() -> Result:
@@ -273,7 +309,25 @@ def _add_samples(app: FastAPI, service: Service) -> None:
         """One of them."""
         if name not in service.samples:
             raise Refused(404, "no such sample: /v1/samples lists them")
-        return FileResponse(service.samples[name], headers={"cache-control": "private, max-age=3600"})
+        return _Sample(service.samples[name], headers={"cache-control": "private, max-age=3600"})
+
+
+class _Sample(FileResponse):
+    """A file; a Range that it does not have is told like any other error."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_refused = False
+
+        async def checked_send(message: Message) -> None:
+            nonlocal is_refused
+            if message["type"] == "http.response.start" and message["status"] >= 400:
+                is_refused = True
+                refusal = _error(message["status"], "Range: bytes of the file are needed, such as bytes=0-99")
+                await refusal(scope, receive, send)
+            elif not is_refused:
+                await send(message)
+
+        await super().__call__(scope, receive, checked_send)
 
 
 # --- Jobs ---
@@ -348,16 +402,18 @@ def _timeline(job: Job, format: TimelineFormat, model: str) -> Response:
 
 
 def _add_health(app: FastAPI, service: Service) -> None:
+    @app.head("/healthz", response_class=PlainTextResponse, include_in_schema=False)
     @app.get("/healthz", response_class=PlainTextResponse)
     async def healthz() -> str:
         """Whether the process answers."""
         return "ok\n"
 
+    @app.head("/readyz", response_class=PlainTextResponse, include_in_schema=False)
     @app.get("/readyz", response_class=PlainTextResponse)
     async def readyz() -> str:
         """Whether it takes work: not while it stops."""
         if service.is_stopping.is_set():
-            raise Refused(503, "the service is stopping")
+            raise Refused(503, STOPPING)
         return "ok\n"
 
     @app.get("/metrics", response_class=PlainTextResponse)
@@ -400,7 +456,12 @@ async def _http_error(request: HTTPConnection, error: Exception) -> Any:
     if isinstance(request, WebSocket):
         await refuse(request, error.status_code, error.detail)
         return None
-    return _error(error.status_code, error.detail, dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    message = error.detail
+    if not isinstance(error, Refused) and error.status_code in (404, 405):  # of the framework
+        possible = f"no such method; possible: {headers['Allow']}" if "Allow" in headers else "no such address"
+        message = f"{request.url.path[:100]}: {possible}"
+    return _error(error.status_code, message, headers)
 
 
 async def _bad_request(request: HTTPConnection, error: Exception) -> Any:

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from picknet.config import BadConfig
 from picknet.errors import BadSetting, PicknetError
 from picknet.picking.picker import BadPicker
+from picknet.serve.fetching import STOPPING, Stopping
 from picknet.serve.jobs import Busy
 from picknet.serve.service import NoSuchFile, Service
 from picknet.serve.web import PAGE_FILES
@@ -57,6 +58,7 @@ _CODES = {
     408: "upload_too_slow",
     409: "not_finished",
     413: "too_large",
+    416: "bad_range",
     422: "unusable_video",
     429: "busy",
     500: "internal_error",
@@ -68,12 +70,14 @@ def status_of(error: PicknetError) -> int:
     """The status of an answer that tells this error."""
     if isinstance(error, BadSetting | BadConfig | BadPicker):
         return 400
-    return 404 if isinstance(error, NoSuchFile) else 429 if isinstance(error, Busy) else 422
+    special = {NoSuchFile: 404, Busy: 429, Stopping: 503}
+    return next((status for kind, status in special.items() if isinstance(error, kind)), 422)
 
 
 def error_body(status: int, message: str) -> dict[str, Any]:
     """What every error looks like."""
-    return {"error": {"code": _CODES.get(status, "error"), "message": message}}
+    sendable = message.encode("utf-8", "backslashreplace").decode()  # it may hold half a character from a client
+    return {"error": {"code": _CODES.get(status, "error"), "message": sendable}}
 
 
 class Refused(HTTPException):
@@ -151,6 +155,11 @@ class Guard:
                 raise  # an answer has begun
             await body.discard(scope)
             await _answer(counted_send, refused)
+        except asyncio.CancelledError:
+            if not self._service.is_stopping.is_set():
+                raise
+            if not status:  # what has begun to be answered breaks off
+                await _answer(counted_send, Refused(503, STOPPING))
         finally:
             endpoint = _endpoint(scope)
             self._service.metrics.requests.labels(endpoint, str(status)).inc()
@@ -175,7 +184,7 @@ class Guard:
 
     def _check_place(self, body: "_Body", scope: Message) -> None:
         if self._service.is_stopping.is_set():
-            raise Refused(503, "the service is stopping")
+            raise Refused(503, STOPPING)
         limits = self._service.limits
         if self._num_open >= limits.num_workers + limits.queue:
             raise Refused(429, f"{self._num_open} requests are waiting, which is the limit; try again later")

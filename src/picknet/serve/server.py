@@ -2,6 +2,7 @@
 
 import contextlib
 import ipaddress
+import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -11,12 +12,15 @@ import uvicorn
 
 from picknet.errors import PicknetError
 from picknet.serve.app import create_app
+from picknet.serve.connection import Connection
 from picknet.serve.guard import Guard
-from picknet.serve.service import Service
+from picknet.serve.service import Limits, Service
 
 STOP_SECONDS = 30
 """For requests that are at work when the service is stopped."""
 MAX_CONNECTIONS = 1024
+BACKLOG = 128
+"""Connections that may be accepted at a time, before any of them can be refused."""
 MAX_PICTURE_BYTES = 8 << 20
 """Of a message on a WebSocket."""
 MIN_TOKEN = 16
@@ -35,6 +39,11 @@ def check_address(host: str, *, token: str | None, insecure: bool) -> None:
     """Refuse to let strangers in by accident."""
     if token is not None and len(token) < MIN_TOKEN:
         raise UnsafeAddress(f"the token has {len(token)} characters: {MIN_TOKEN} or more are needed")
+    if token is not None and not all("!" <= character <= "~" for character in token):
+        raise UnsafeAddress(
+            "the token has a space, a control character or one that is not ASCII: only visible ASCII characters are "
+            "possible"
+        )
     if not (_is_loopback(host) or token or insecure):
         raise UnsafeAddress(
             f"{host}: other machines can reach this address; pass --token, or --insecure if that is what you want"
@@ -44,16 +53,44 @@ def check_address(host: str, *, token: str | None, insecure: bool) -> None:
 def _configured(service: Service, *, host: str, token: str | None = None) -> uvicorn.Config:
     """The application with all checks. Without a token only the machine's own names are answered."""
     hosts = {"localhost", "127.0.0.1", "::1", host} if _is_loopback(host) and not token else None
+    _silence_noise()
     return uvicorn.Config(
         Guard(create_app(service), service, token=token, hosts=hosts),
+        http=Connection,
+        backlog=BACKLOG,
         log_level="warning",
         access_log=False,
         server_header=False,
         ws_max_size=MAX_PICTURE_BYTES,
         timeout_graceful_shutdown=STOP_SECONDS,
         timeout_keep_alive=15,
-        limit_concurrency=MAX_CONNECTIONS,
+        limit_concurrency=_max_connections(service.limits),
     )
+
+
+def _max_connections(limits: Limits) -> int:
+    """As many as there can be open files beside those of the work: asyncio does not cope with too few."""
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return MAX_CONNECTIONS
+    # Ten for each worker and its decoders, two for each upload that waits.
+    reserve = 2 * BACKLOG + 10 * limits.num_workers + 2 * limits.queue
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = MAX_CONNECTIONS + reserve
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return MAX_CONNECTIONS
+    with contextlib.suppress(OSError, ValueError):  # the system may have a limit of its own
+        more = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+        soft = more
+    return min(MAX_CONNECTIONS, max(soft - reserve, soft // 4))
+
+
+def _silence_noise() -> None:
+    """Say nothing on standard error about clients that send nonsense: they are told."""
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
+    logging.getLogger("uvicorn.error").addFilter(lambda record: "Invalid UTF-8 sequence" not in str(record.msg))
 
 
 def run(

@@ -22,10 +22,11 @@ from picknet.picking.budget import MAX_BUDGET
 from picknet.picking.picker import Picker, glance_kind
 from picknet.results import Caption, Segment
 from picknet.serve.decoding import GIB, Check, Decoders, RemoteVideo
-from picknet.serve.fetching import Hosts
+from picknet.serve.fetching import STOPPING, Hosts
 from picknet.serve.jobs import Job, Jobs
 from picknet.serve.telling import Tell, ToldPicker, tell_glance
 from picknet.show.frames import anthropic_parts, encode, openai_parts
+from picknet.video.download import Deadline
 from picknet.video.source import is_video_file, without_password
 from picknet.workers import num_cores
 
@@ -115,13 +116,13 @@ class Service:
         self.metrics.open_jobs.set_function(lambda: self.jobs.num_open)
 
     def stop(self) -> None:
-        """Take no new work, and cancel timelines and streams; captions that are at work are finished."""
+        """Take no new work, and end downloads, timelines and streams; captions that are at work are finished."""
         self.is_stopping.set()
-        self.jobs.stop("the service is stopping")
+        self.jobs.stop(STOPPING)
+        self._hosts.close()
 
     def close(self) -> None:
         self.stop()
-        self._hosts.close()
         self.jobs.close()
         self.pool.shutdown(wait=True, cancel_futures=True)
         self.stream_pool.shutdown(wait=True, cancel_futures=True)
@@ -146,11 +147,16 @@ class Service:
             shutil.copyfileobj(upload, file, 1 << 20)
         return Clip(file.name, name=_shown(name) or "upload", is_upload=True)
 
-    def fetched(self, address: str) -> "Clip":
+    def deadline(self) -> Deadline:
+        """For fetching a video."""
+        seconds = self.limits.timeout
+        return Deadline(seconds, f"took longer than {seconds:g} s, which is the limit")
+
+    def fetched(self, address: str, deadline: Deadline) -> "Clip":
         """The video at an address, downloaded, if its host is one of those that are allowed."""
         self._hosts.check(address)
         with self._new_file() as file:
-            self._hosts.fetch(address, file, max_bytes=self.limits.upload, seconds=self.limits.timeout)
+            self._hosts.fetch(address, file, max_bytes=self.limits.upload, deadline=deadline)
         return Clip(file.name, name=without_password(address), is_upload=True)
 
     @contextlib.contextmanager

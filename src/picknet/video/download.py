@@ -1,20 +1,24 @@
 """A finite file at an http(s) address, downloaded once: then it is read like any other file."""
 
 import base64
+import contextlib
 import http.client
+import math
 import shutil
+import socket
 import tempfile
+import threading
 import time
 import urllib.error
-from typing import IO
+from collections.abc import Callable
+from typing import IO, Any, Self
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import (
+    AbstractHTTPHandler,
     BaseHandler,
     HTTPDefaultErrorHandler,
     HTTPErrorProcessor,
-    HTTPHandler,
     HTTPRedirectHandler,
-    HTTPSHandler,
     OpenerDirector,
     ProxyHandler,
     Request,
@@ -27,32 +31,50 @@ from picknet.video.source import UnreadableVideo, without_password
 _CHUNK = 1 << 18
 _MIN_BYTES_PER_SECOND = 4096
 """A slower server is given up: one that sends a byte now and then would never run into the timeout."""
+_ANSWER_TIMEOUTS = 3
+"""Times the timeout, for redirects and headers, and for a host one of whose addresses does not answer."""
 _URL_CHARACTERS = "/%:@!$&'()*+,;=~-._?"
 
 
-def download(
-    address: str,
-    *,
-    timeout: float,
-    into: IO[bytes] | None = None,
-    max_bytes: int | None = None,
-    opener: OpenerDirector | None = None,
-) -> IO[bytes]:
+def download(address: str, *, timeout: float) -> IO[bytes]:
     """Download a file into an unnamed temporary file, which disappears when it is closed.
 
     Downloading before decoding costs disk space, but every pass over the frames would otherwise download the file
     again, and servers without byte ranges could not serve an MP4 whose index is at its end.
 
-    timeout: seconds to wait for a connection, and for each next piece of data; after this time, the download is given
-        up when it is slower than `_MIN_BYTES_PER_SECOND` on average.
-    into: a file to write to instead. max_bytes: a larger file is refused. opener: instead of one that follows
-        redirects to any host.
+    timeout: seconds to wait for a connection, and for each next piece of data. A slow server is given up: before the
+        file begins, after `_ANSWER_TIMEOUTS` times this time; then, after this time, when it is slower than
+        `_MIN_BYTES_PER_SECOND` on average.
+    """
+    seconds = _ANSWER_TIMEOUTS * timeout
+
+    def connect(connection: http.client.HTTPConnection) -> None:
+        http.client.HTTPConnection.connect(connection)
+        deadline.watch(connection.sock)
+
+    with Deadline(seconds, f"the file did not begin within {seconds:g} s") as deadline:
+        opener = http_opener(ProxyHandler(), http_handler(connect))
+        return download_with(opener, address, timeout=timeout, deadline=deadline, on_answer=deadline.cancel)
+
+
+def download_with(
+    opener: OpenerDirector,
+    address: str,
+    *,
+    timeout: float,
+    deadline: "Deadline",
+    into: IO[bytes] | None = None,
+    max_bytes: int | None = None,
+    on_answer: Callable[[], object] = lambda: None,
+) -> IO[bytes]:
+    """The same with an opener whose connections the deadline watches.
+
+    into: a file to write to instead. max_bytes: a larger file is refused. on_answer: called before the file is read.
     """
     name = without_password(address)
     try:
-        with (opener or http_opener(ProxyHandler(), HTTPHandler(), HTTPSHandler())).open(
-            _request(address), timeout=timeout
-        ) as response:
+        with opener.open(_request(address), timeout=timeout) as response:
+            on_answer()
             if response.length is None:
                 raise UnreadableVideo(
                     f"{name}: the server gives no length, so it may have no end; `stream` describes such an address"
@@ -63,12 +85,68 @@ def download(
                 _save(response, response.length, name, into, timeout=timeout)
                 return into
             return _saved(response, response.length, name, timeout=timeout)
-    except PicknetError:
-        raise
-    except Exception as error:  # noqa: BLE001 - the HTTP stack raises OSError, ValueError and errors of its own
-        reason = _reason(error, timeout)
+    except Exception as error:  # the HTTP stack raises OSError, ValueError and errors of its own
+        if deadline.is_over:  # whatever a connection that was ended looks like
+            reason = deadline.reason
+        elif isinstance(error, PicknetError):
+            raise
+        else:
+            reason = _reason(error, timeout)
     # Outside of the block: the errors of the HTTP stack may contain the address.
     raise UnreadableVideo(f"{name}: {reason}")
+
+
+class Deadline:
+    """Ends connections when the time is over, whatever they wait for: a server could send a byte now and then."""
+
+    def __init__(self, seconds: float, reason: str) -> None:
+        """seconds: from entering the context. reason: what is told when it is over."""
+        self.reason = reason
+        self._seconds = min(seconds, threading.TIMEOUT_MAX)
+        self._end = math.inf
+        self._timer = threading.Timer(self._seconds, self.end)
+        self._timer.daemon = True
+        self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+
+    def __enter__(self) -> Self:
+        self._end = min(self._end, time.monotonic() + self._seconds)
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        with self._lock:
+            for connected in self._sockets:
+                connected.close()
+
+    @property
+    def is_over(self) -> bool:
+        return self.seconds_left() == 0
+
+    def seconds_left(self) -> float:
+        return max(self._end - time.monotonic(), 0.0)
+
+    def watch(self, connected: socket.socket) -> None:
+        with self._lock:
+            self._sockets.append(connected.dup())  # TLS takes the original over
+        if self.is_over:
+            self.end()
+
+    def end(self, reason: str = "") -> None:
+        """End it now. May be called from any thread, also before it began."""
+        self.reason = reason or self.reason
+        self._end = 0.0
+        with self._lock:
+            for connected in self._sockets:
+                with contextlib.suppress(OSError):  # it is not connected, or not any more
+                    connected.shutdown(socket.SHUT_RDWR)
+
+    def cancel(self) -> None:
+        """From now on there is no limit."""
+        self._timer.cancel()
+        if not self.is_over:
+            self._end = math.inf
 
 
 def _saved(response: http.client.HTTPResponse, length: int, name: str, *, timeout: float) -> IO[bytes]:
@@ -108,9 +186,44 @@ def http_opener(*handlers: BaseHandler) -> OpenerDirector:
     opener = OpenerDirector()
     for handler in handlers:
         opener.add_handler(handler)
-    for answer in (HTTPRedirectHandler, HTTPDefaultErrorHandler, HTTPErrorProcessor, UnknownHandler):
+    for answer in (_Redirects, HTTPDefaultErrorHandler, HTTPErrorProcessor, UnknownHandler):
         opener.add_handler(answer())
     return opener
+
+
+def http_handler(connect: Callable[[http.client.HTTPConnection], object]) -> AbstractHTTPHandler:
+    """What connects on behalf of urllib. connect: gives a connection its socket, to which TLS is added if needed."""
+
+    class Plain(http.client.HTTPConnection):
+        def connect(self) -> None:
+            connect(self)
+
+    class Encrypted(http.client.HTTPSConnection, Plain):
+        """Connects as above; the certificate has to be that of the host's name."""
+
+    class Handler(AbstractHTTPHandler):
+        def http_open(self, request: Request) -> http.client.HTTPResponse:
+            return self.do_open(Plain, request)
+
+        def https_open(self, request: Request) -> http.client.HTTPResponse:
+            return self.do_open(Encrypted, request)
+
+        http_request = https_request = AbstractHTTPHandler.do_request_
+
+    return Handler()
+
+
+class _Redirects(HTTPRedirectHandler):
+    def http_error_302(self, req: Request, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        fp.close()  # its body would be read as a whole, and may have no end
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        parts = urlsplit(newurl)  # a user name in it is neither used nor shown
+        newurl = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _request(address: str) -> Request:

@@ -1,6 +1,6 @@
 """Whether a video or picture is stored mirrored, which the number of quarter turns that FFmpeg tells does not say.
 
-It is read from the file: PyAV has the matrix among the side data of a frame, but crashes where a colour profile is, too.
+It is read from the file: PyAV has the matrix among the side data of a frame, but crashes if a colour profile is there.
 """
 
 import os
