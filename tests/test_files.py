@@ -228,6 +228,7 @@ def test_a_pattern_for_any_number_of_folders_follows_no_links(tmp_path, monkeypa
     assert matching(f"{tmp_path}/a/**/b") == [f"{tmp_path}/a/b"]
     assert matching("a/**") == ["a/1.mp4", "a/b", "a/b/2.mp4", "a/b/note.txt"]
     assert matching("**/b/**/4*") == ["c/b/4.mp4"]
+    assert matching("*/**/*.txt") == ["a/b/note.txt"]  # one of the first is no folder
     assert matching("*.mp4") == ["top.mp4"]
     assert matching("none/**/*.mp4") == []
 

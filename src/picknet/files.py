@@ -73,7 +73,11 @@ def take_lock(file: IO[str] | IO[bytes]) -> bool:
     return True
 
 
-def files_below(folder: str, *, on_error: Callable[[OSError], object] = lambda error: None) -> Iterator[str]:
+def _raised(error: OSError) -> None:
+    raise error
+
+
+def files_below(folder: str, *, on_error: Callable[[OSError], object] = _raised) -> Iterator[str]:
     """The files in a folder and those below it, sorted, folder by folder; hidden files and folders are left out.
 
     Links to folders are not followed. A folder that disappears meanwhile is left out.
@@ -83,24 +87,45 @@ def files_below(folder: str, *, on_error: Callable[[OSError], object] = lambda e
     return (path for path, is_folder in _below(Path(folder), on_error) if not is_folder)
 
 
-def matching(pattern: str) -> list[str]:
+def matching(pattern: str, *, on_error: Callable[[OSError], object] = _raised) -> list[str]:
     """The files and folders that fit a pattern, sorted; `**` stands for any number of folders.
 
     The library's own `**` follows links to folders, of which two make an endless number of paths.
+
+    on_error: called where a folder cannot be read.
     """
     if "\0" in pattern:  # no path has it
         return []
     parts = Path(pattern).parts
     if "**" not in parts:
+        _check_searched(parts, on_error)
         return sorted(glob.glob(pattern))
     place = parts.index("**")
     roots = glob.glob(str(Path(*parts[:place]))) if place else ["."]
     return sorted(
         path
-        for root in roots
-        for path, _ in _below(Path(root), lambda error: None)
+        for root in filter(os.path.isdir, roots)
+        for path, _ in _below(Path(root), on_error)
         if _fits(Path(path).relative_to(root).parts, parts[place:])
     )
+
+
+def _check_searched(pattern: Sequence[str], on_error: Callable[[OSError], object]) -> None:
+    """Call `on_error` for folders of a pattern that cannot be read: the library leaves them out."""
+    for place, part in enumerate(pattern):
+        if not glob.has_magic("".join(pattern[: place + 1])):
+            continue
+        for folder in filter(os.path.isdir, glob.glob(os.path.join(*pattern[:place])) if place else ["."]):
+            try:
+                if glob.has_magic(part):
+                    os.scandir(folder).close()
+                else:
+                    os.lstat(os.path.join(folder, part))
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                error.filename = folder
+                on_error(error)
 
 
 def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:

@@ -5,17 +5,21 @@ One scenario, because starting Ray takes seconds.
 
 import multiprocessing
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyarrow.dataset
 import pytest
 from stubs import StubWork
 
 from picknet.batch import Clip, Summary, Work, folder, run
+from picknet.batch import on_ray as on_ray_module
 from picknet.batch.engines import locally
 from picknet.batch.on_ray import RayFailure, on_ray, reason
 
@@ -77,12 +81,51 @@ def test_rows_are_those_of_the_local_engine_though_a_node_and_the_head_are_kille
     assert 0 < num_known < len(NAMES)
     try:
         summary = describe(None)
+        with pytest.raises(RayFailure, match=r"^--cores-per-actor 4096: this machine has \d+ cores?$"):
+            list(on_ray(StubWork(), iter(()), 1, jobs=1, timeout=None, cores_per_actor=4096))
     finally:
         ray.shutdown()
     assert (summary.num_before, summary.num_done) == (num_known, len(NAMES) - num_known)
     run(["list.txt"], Path("local"), Work(), engine=partial(locally, jobs=2, timeout=1.5), do_clip=StubWork())
     assert [row["video"] for row in rows("ray")] == sorted(Clip(name).shown_name for name in NAMES)
     assert rows("ray") == rows("local")
+
+
+def test_the_start_of_ray_says_nothing_and_keeps_the_handler_of_sigterm(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def init(**_: object) -> None:
+        os.write(2, b"logging.cc: Set ray log level")
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))
+        if is_ended:
+            signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    is_ended = False
+    on_ray_module._connected(None)
+    assert signal.getsignal(signal.SIGTERM) is before
+    is_ended = True
+    with pytest.raises(SystemExit) as end:
+        on_ray_module._connected(None)
+    assert (end.value.code, signal.getsignal(signal.SIGTERM)) == (143, before)
+    assert capfd.readouterr().err == ""
+
+
+def test_actors_get_the_working_directory_and_too_small_a_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = MagicMock()
+    cluster.nodes.return_value = [
+        {"Alive": True, "Resources": {"CPU": 4.0}}, {"Alive": True, "Resources": {}}, {"Alive": False, "Resources": {}},
+    ]  # fmt: skip
+    monkeypatch.setattr(on_ray_module, "_connected", lambda address: cluster)
+    notes: list[str] = []
+    options: dict[str, Any] = {"jobs": 1, "timeout": None, "address": "auto", "on_note": notes.append}
+    for cores in (4.0, 8.0):
+        assert list(on_ray(StubWork(), iter([Clip("a.mp4")]), 1, cores_per_actor=cores, **options)) == []
+    assert notes == ["--cores-per-actor 8: no node has more than 4 cores now; actors wait for a larger one"]
+    given = cluster.data.from_arrow_refs.return_value.map_batches.call_args.kwargs["fn_constructor_kwargs"]
+    assert given["folder"] == str(Path.cwd())
 
 
 def test_a_failure_of_ray_is_one_line() -> None:

@@ -20,7 +20,7 @@ import pytest
 from command import on_linux
 from stubs import StubWork, run_stub
 
-from picknet.batch import Clip, Kind, Shard, Summary, Work, folder, run
+from picknet.batch import BadSource, Clip, Kind, Shard, Summary, Work, folder, run
 from picknet.batch.engines import locally
 from picknet.batch.folder import Keys, OtherRun, key_array
 from picknet.batch.table import BadTable, Format
@@ -77,9 +77,12 @@ def test_what_strangers_put_into_the_output_folder_does_no_harm() -> None:
         described(write_list(["a.mp4"]))
     assert Path("precious").read_text() == "mine"
     Path("out/.lock-1-of-1").unlink()
-    for plant in (lambda path: os.mkfifo(path), lambda path: path.write_text("[" * 100_000)):
+    for plant, problem in (
+        (os.mkfifo, r"cannot be read \(is not a regular file\)"),
+        (lambda path: path.write_text("[" * 100_000), "is not the manifest of a run "),
+    ):
         plant(manifest := Path("out/_run.json"))
-        with pytest.raises(OtherRun, match=r"^out/_run\.json: is not the manifest of a run "):
+        with pytest.raises(OtherRun, match=rf"^out/_run\.json: {problem}"):
             described("list.txt")
         manifest.unlink()
 
@@ -125,6 +128,34 @@ def test_errors_are_rows_and_are_tried_again_only_when_asked() -> None:
     assert counts(described("list.txt", retry_errors=True)) == (3, 2, 1, 1)
     assert counts(described("list.txt", retry_errors=True, do_clip=Mended())) == (3, 2, 1, 0)
     assert videos() == {"a.mp4": 1, "b.mp4": 1, "error.mp4": 1}
+
+
+@pytest.mark.usefixtures("place")
+def test_errors_of_all_shards_are_tried_again_and_a_shard_tries_its_own() -> None:
+    write_list([f"{number}-error.mp4" for number in range(12)])
+    parts = [described("list.txt", shard=Shard(number, 2)).num_clips for number in (1, 2)]
+    again = described("list.txt", shard=Shard(1, 2), retry_errors=True, do_clip=Mended())
+    assert counts(again) == (parts[0], 0, parts[0], 0)
+    assert counts(described("list.txt", retry_errors=True, do_clip=Mended())) == (12, parts[0], parts[1], 0)
+    assert set(videos().values()) == {1}
+    assert [name for name in files() if name.startswith("errors")] == []
+
+
+@pytest.mark.usefixtures("place")
+def test_a_retry_that_comes_to_nothing_leaves_the_errors() -> None:
+    def unreachable(*_: object) -> Iterator[Any]:
+        raise OSError("no cluster is there")
+        yield
+
+    write_list(["a.mp4", "error.mp4"])
+    described("list.txt")
+    before = files()
+    with pytest.raises(BadSource):
+        described("list.txt", "gone", retry_errors=True)
+    with pytest.raises(OSError, match="no cluster"):
+        described("list.txt", retry_errors=True, engine=unreachable)
+    assert files() == before
+    assert counts(described("list.txt", retry_errors=True, do_clip=Mended())) == (2, 1, 1, 0)
 
 
 class Mended(StubWork):
@@ -269,9 +300,10 @@ def test_a_folder_of_another_run_is_refused() -> None:
     Path("out/_run.json").write_text(json.dumps(manifest | {"schema": 0}))
     with pytest.raises(OtherRun, match="out: was written with schema 0, this version writes 1; name a new folder"):
         described("list.txt")
-    Path("out/_run.json").write_text("{}")
-    with pytest.raises(OtherRun, match=r"out/_run.json: is not the manifest of a run"):
-        described("list.txt")
+    for odd in ({}, manifest | {"fingerprint": 5}, {"schema": 1, "fingerprint": "5", "options": {}}):
+        Path("out/_run.json").write_text(json.dumps(odd))
+        with pytest.raises(OtherRun, match=r"out/_run.json: is not the manifest of a run"):
+            described("list.txt")
     with pytest.raises(OtherRun, match=r"\.: holds list.txt, but no _run.json"):
         described("list.txt", out=".")
 
@@ -311,6 +343,19 @@ def test_a_damaged_file_is_named() -> None:
         described("list.txt")
     Path("out/captions-000000.parquet").unlink()
     assert counts(described("list.txt")) == (1, 0, 1, 0)
+
+
+@pytest.mark.usefixtures("place")
+def test_a_file_that_must_not_be_read_is_not_called_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Failed to open local file")
+
+    write_list(["a.mp4"])
+    described("list.txt")
+    with monkeypatch.context() as patch, pytest.raises(BadTable) as error:
+        patch.setattr("pyarrow.parquet.read_table", forbidden)
+        described("list.txt")
+    assert str(error.value) == "out/captions-000000.parquet: cannot be read (Permission denied)"
 
 
 @pytest.mark.usefixtures("place")

@@ -1,16 +1,18 @@
 """Where clips come from: folders, patterns, lists, tar files and addresses; and what is said about bad ones."""
 
 import csv
+import errno
 import io
 import json
 import os
 import tarfile
 import threading
+import zipfile
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import fsspec
 import pyarrow as pa
@@ -20,7 +22,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from picknet.batch import BadSource, Clip, Shard, list_clips
 from picknet.batch.sources import opened
-from picknet.video.file import UnreadableVideo
+from picknet.video.file import UnreadableVideo, Video
 
 
 @pytest.fixture
@@ -85,6 +87,14 @@ def test_folders_patterns_and_files_are_listed_as_they_were_named() -> None:
     assert len({clip.key for clip in list_clips(["clips"])}) == 3  # two of them have the same file name
 
 
+def test_a_folder_may_be_called_as_a_compressed_tar_file_is_and_many_suffixes_are_videos(place: Path) -> None:
+    (place / "clips.tgz").mkdir()
+    videos = ["a.DV", "b.vob", "c.mxf", "d.asf", "e.3g2", "f.mpe", "g.m2v", "h.f4v", "i.divx", "j.qt"]
+    for name in videos:
+        (place / "clips.tgz" / name).touch()
+    assert names("clips.tgz") == [f"clips.tgz/{name}" for name in videos]
+
+
 def test_lists_hold_a_path_a_line_or_a_column_of_paths(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = ["clips/ä 1.mp4", "s3://bucket/2.mp4", "missing.mp4"]
     (place / "list.txt").write_text("\n".join(paths) + "\n\n", encoding="utf-8")
@@ -101,6 +111,41 @@ def test_lists_hold_a_path_a_line_or_a_column_of_paths(place: Path, monkeypatch:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a.mp4\nbad-\xff.mp4\r\n")))
     assert names("-") == ["a.mp4", "bad-\udcff.mp4"]
     assert Clip("bad-\udcff.mp4").shown_name == r"bad-\udcff.mp4"
+
+
+def test_lists_of_other_encodings_and_types_are_read_or_refused(place: Path) -> None:
+    (place / "mark.txt").write_text("a.mp4\n", encoding="utf-8-sig")
+    assert names("mark.txt") == ["a.mp4"]
+    for kind, text in (("txt", "a.mp4\n"), ("csv", "video\na.mp4\n"), ("jsonl", '"a.mp4"\n')):
+        (place / f"wide.{kind}").write_text(text, encoding="utf-16")
+        problem = "holds NUL bytes, as UTF-16 has them; save it as UTF-8"
+        assert refused(f"wide.{kind}") == f"wide.{kind}: {problem}"
+
+    def table(values: list[Any], type: Any = None) -> str:
+        pa.parquet.write_table(pa.table({"video": pa.array(values, type)}), place / "list.parquet")
+        return "list.parquet"
+
+    assert names(table([b"a.mp4", b"bad-\xff.mp4"])) == ["a.mp4", "bad-\udcff.mp4"]
+    assert names(table(["a.mp4", "b.mp4"], pa.dictionary(pa.int32(), pa.string()))) == ["a.mp4", "b.mp4"]
+    expected = "list.parquet: the column video holds {} where paths were expected; name another one with --column"
+    assert refused(table([1, 2])) == expected.format("int64")
+    assert refused(table([{"path": "a.mp4"}])) == expected.format("struct<path: string>")
+    assert refused(table(["a.mp4", None])) == "list.parquet: row 2 has null where a path was expected"
+    assert refused(table([""])) == 'list.parquet: row 1 has "" where a path was expected'
+    (place / "list.csv").write_text("id,video\n1,a.mp4\n2,\n")
+    assert refused("list.csv") == 'list.csv: line 3 has "" where a path was expected'
+
+
+def test_a_folder_that_cannot_be_read_is_not_left_out(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scandir(path: Any) -> Any:
+        if os.fspath(path).endswith("deep"):
+            raise PermissionError(errno.EACCES, "Permission denied", os.fspath(path))
+        return scan(path)
+
+    scan = os.scandir
+    monkeypatch.setattr("os.scandir", scandir)
+    for source in ("clips", "clips/**/*.mov", "clips/*/*.mov"):
+        assert refused(source) == "clips/deep: cannot be read (Permission denied)"
 
 
 def test_a_tar_file_gives_its_videos_by_position(place: Path) -> None:
@@ -120,7 +165,44 @@ def test_a_pipe_in_the_place_of_a_tar_file_or_a_video_is_not_waited_for(place: P
     os.mkfifo(place / "clips" / "live.ts")
     first, *others = list_clips(["clips"])
     assert first.problem == "cannot be read as a tar file (is not a regular file)"
-    assert [clip.name for clip in others] == ["clips/a.mov", "clips/b.mp4", "clips/deep/a.mov"]
+    assert [clip.name for clip in others] == ["clips/a.mov", "clips/b.mp4", "clips/live.ts", "clips/deep/a.mov"]
+    with pytest.raises(UnreadableVideo, match=r"clips/live\.ts: is not a regular file"), opened(others[2]) as name:
+        Video(cast(str, name))
+
+
+def test_hard_links_and_transport_streams_in_a_tar_file_count(place: Path) -> None:
+    stream = (b"\x47" + b"x" * 187) * 5
+    path = write_tar(place / "000.tar", {"1.mp4": b"one", "1.txt": b"text", "2.ts": stream, "code.ts": b"type T = 1;"})
+    with tarfile.open(path, "a") as archive:
+        for name, target in {"again.mp4": "1.mp4", "again.ts": "2.ts", "code2.ts": "code.ts", "0.mp4": "gone"}.items():
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.LNKTYPE, target
+            archive.addfile(link)
+    clips = {clip.name: clip for clip in list_clips(["000.tar"])}
+    assert list(clips) == [f"tar://{name}::000.tar" for name in ("1.mp4", "2.ts", "again.mp4", "again.ts", "0.mp4")]
+    with opened(clips["tar://again.mp4::000.tar"]) as one, opened(clips["tar://again.ts::000.tar"]) as two:
+        assert (one, two) == (b"one", stream)
+    assert clips["tar://0.mp4::000.tar"].problem == "is a link to gone, which is not in the tar file"
+    write_tar(place / "texts.tar", {"1.txt": b"text"})
+    assert refused("texts.tar").startswith("texts.tar: no video in this tar file (looked for .3g2, ")
+    assert refused("text*.tar").startswith("text*.tar: no video in its tar files (looked for .3g2, ")
+    for number in (1, 2):  # the shard that does not have it cannot tell
+        part = Shard(number, 2)
+        assert refused("texts.tar", shard=part) if part.owns("texts.tar") else names("texts.tar", shard=part) == []
+
+
+def test_members_of_archives_are_read_by_the_names_they_are_given(place: Path) -> None:
+    write_tar(place / "000.tar", {"1.mp4": b"one"})
+    with zipfile.ZipFile(place / "z.zip", "w") as archive:
+        archive.writestr("1.mp4", b"zipped")
+        archive.writestr("list.md", b"")
+    (place / "list.txt").write_text("tar://1.mp4::000.tar\nzip://1.mp4::z.zip\n")
+    contents = []
+    for clip in list_clips(["list.txt", "zip://*.mp4::z.zip", "zip://::z.zip"]):
+        with opened(clip) as file:
+            contents.append((clip.name, cast(IO[bytes], file).read()))
+    zipped = ("zip://1.mp4::z.zip", b"zipped")
+    assert contents == [("tar://1.mp4::000.tar", b"one"), zipped, zipped, zipped]
 
 
 def test_a_large_member_is_read_where_it_is(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +297,7 @@ def test_each_bad_source_is_one_line(place: Path, monkeypatch: pytest.MonkeyPatc
     (place / "bad.parquet").write_text("no table")
     assert refused("gone") == "gone: no such file or folder"
     assert refused("gone/*.mp4") == "gone/*.mp4: no file matches this pattern"
-    assert refused("empty").startswith("empty: no video in this folder (looked for .3gp, ")
+    assert refused("empty").startswith("empty: no video in this folder (looked for .3g2, ")
     assert refused("empty.txt") == "empty.txt: lists no path"
     assert refused("empty.csv") == (
         "empty.csv: no column video, path or url; its columns are (none): name one with --column"

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import socket
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,24 @@ def test_each_actor_keeps_to_a_core_of_its_own() -> None:
         assert core not in os.sched_getaffinity(0) or not rest._cores
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+def test_relative_paths_are_relative_to_the_folder_of_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "driver").mkdir()
+    DescribeClips(StubWork(), folder=str(tmp_path / "driver"))
+    assert Path.cwd() == tmp_path / "driver"
+    describe = DescribeClips(StubWork(), folder="/not/on/this/node")
+    assert describe({"path": ["/a.mp4", "s3://bucket/a.mp4", "tar://a.mp4::/b.tar"]}).num_rows == 3
+    for name in ("a.mp4", "tar://a.mp4::b.tar"):
+        with pytest.raises(BadSetting) as error:
+            describe({"path": [name]})
+        assert str(error.value) == (
+            f"{name}: is relative, and /not/on/this/node cannot be entered on {socket.gethostname()} "
+            "(No such file or directory); list absolute paths"
+        )
 
 
 def test_describe_clips_takes_what_ray_data_gives(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ def test_the_same_command_goes_on(picknet: Picknet, clips: Path, model_folder: P
         1, "picknet: out: 3 clips done (3 before), 1 error, 1 named more than once\n",
     )  # fmt: skip
     assert picknet(*command, "--allow-errors", "--quiet") == (0, "", "")
+    assert picknet(*command, "--quiet").err == "picknet: out: 1 clip with an error, in errors-*.parquet\n"
     rows = pyarrow.dataset.dataset("out").to_table(["video", "error"]).to_pylist()
     assert {row["video"]: row["error"] for row in rows} == {
         str(clips / "cat.mp4"): None,
@@ -59,6 +60,7 @@ def test_frames_go_to_files(
         (["--frames", "2", "--rate", "2"], "--rate: is for captions and timelines, not for frames"),
         (["--frames", "2", "--format", "jsonl"], "--format jsonl: cannot hold pictures; add --frame-files"),
         (["--address", "auto"], "--address: is for --engine ray"),
+        (["--cores-per-actor", "inf"], "Invalid value for '--cores-per-actor': "),
         (["--shard", "4/3"], "--shard is '4/3': K/N is possible, with K from 1 to N, such as 3/16"),
         (["--out", "s3://bucket/table"], "--out s3:/bucket/table: is an address; a folder of this machine is needed"),
     ],

@@ -14,6 +14,7 @@ from command import Picknet, on_linux, subprocess_of
 from folders import unsealed
 from PIL import Image
 
+from picknet.cli.arguments import find_videos, own_names
 from picknet.picking.picker import Pick
 from picknet.results import Caption, Sentence
 from picknet.video.file import UnreadableVideo
@@ -208,7 +209,7 @@ def test_one_bad_file_does_not_stop_the_others(
         f"picknet: {tmp_path}/nothing.mp4: no such file or folder",
         f"picknet: {tmp_path}/*.avi: no file matches this pattern",
     ]
-    assert lines[2].startswith(f"picknet: {tmp_path}/folder: no video in this folder (looked for .3gp, .avi, ")
+    assert lines[2].startswith(f"picknet: {tmp_path}/folder: no video in this folder (looked for .3g2, .3gp, ")
     assert lines[3:] == [
         f"picknet: {text}: not a known video format",
         f"picknet: {empty}: the file is empty",
@@ -291,6 +292,52 @@ def test_the_sheets_of_several_videos_go_into_a_folder_and_none_over_another(
     code, _, _ = picknet("caption", clips, same_name, "--model", model_folder, "--sheet", tmp_path / "sheets")
     assert code == 0
     assert sorted(path.name for path in (tmp_path / "sheets").iterdir()) == ["cat-2.png", "cat.png", "dog.png"]
+
+
+def test_the_name_of_a_second_sheet_is_not_too_long() -> None:
+    name = "ä" * 125
+    first, second, third = own_names([f"a/{name}x.mp4", f"b/{name}x.mp4", f"c/{name}x.mp4"])
+    assert (first, second, third) == (f"{name}x", f"{'ä' * 115}-2", f"{'ä' * 115}-3")
+
+
+def test_what_cannot_be_read_in_a_folder_is_an_error_and_the_rest_is_captioned(
+    picknet: Picknet, clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sure: Path
+) -> None:
+    def scandir(path: Any) -> Any:
+        if os.fspath(path).endswith("no"):
+            raise PermissionError(errno.EACCES, "Permission denied", os.fspath(path))
+        return scan(path)
+
+    def open_regular(path: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", os.fspath(path))
+
+    scan = os.scandir
+    monkeypatch.setattr("os.scandir", scandir)
+    monkeypatch.setattr("picknet.video.source.open_regular", open_regular)
+    monkeypatch.chdir(tmp_path)
+    for name in ("d/no", "d/yes"):
+        Path(name).mkdir(parents=True)
+    shutil.copy(clips / "cat.mp4", "d/yes")
+    Path("d/gone.mp4").symlink_to("nowhere")
+    Path("d/self.mp4").symlink_to("self.mp4")
+    os.mkfifo("d/pipe.mp4")
+    code, out, err = picknet("caption", "d", "--model", sure, "-q")
+    assert (code, out) == (1, "d/yes/cat.mp4: a cat is sitting\n")
+    assert sorted(err.splitlines()) == [
+        "picknet: d/gone.mp4: cannot be read (broken link)",
+        "picknet: d/no: cannot be read (Permission denied)",
+        "picknet: d/pipe.mp4: is not a regular file",
+        "picknet: d/self.mp4: cannot be read (broken link)",
+    ]
+    for pattern in ("d/*/*.mp4", "d/**/cat.mp4"):
+        code, out, err = picknet("caption", pattern, "--model", sure, "-q")
+        assert (code, out, err) == (
+            1, "d/yes/cat.mp4: a cat is sitting\n", "picknet: d/no: cannot be read (Permission denied)\n",
+        )  # fmt: skip
+    for alone in ("d/no", "d/no/*.mp4"):
+        assert picknet("caption", alone).err == "picknet: d/no: cannot be read (Permission denied)\n"
+    Path("d/yes/show.ts").touch()
+    assert find_videos(["d/yes"]) == (["d/yes/cat.mp4", "d/yes/show.ts"], [])
 
 
 def test_a_sheet_that_cannot_be_is_a_usage_error(picknet: Picknet, clips: Path, tmp_path: Path) -> None:

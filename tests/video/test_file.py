@@ -490,6 +490,11 @@ def test_an_animated_webp_is_called_what_it_is(tmp_path: Path) -> None:
         Video(tmp_path / "fun.webp")
 
 
+def test_no_name_is_no_file() -> None:
+    with pytest.raises(UnreadableVideo, match=r"^'': no such file$"):
+        Video("")
+
+
 def test_impossible_numbers_of_samples_are_refused(tmp_path: Path) -> None:
     with Video(clips.write_clip(tmp_path / "clip.mp4", num_frames=3)) as video:
         for fps in (0, -1, float("nan")):

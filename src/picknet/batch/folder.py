@@ -68,7 +68,8 @@ class OutputFolder:
     """One run's hold on an output folder. Use it as a context manager: rows that were added are written at its end,
     also after Ctrl-C.
 
-    work: with the fingerprint of its model. retry_errors: forget which clips of this shard have an error.
+    work: with the fingerprint of its model. retry_errors: forget which clips have an error, of a shard those that it
+    wrote itself. Their files are deleted just before the first new file is written.
     done, failed: keys of the clips in finished files, and of those that have an error.
     """
 
@@ -86,9 +87,8 @@ class OutputFolder:
         check_folder(path)
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._taken(shard))
-            if retry_errors:
-                for file in self._files("errors", self._prefix):
-                    file.unlink()
+            # The locks keep away whoever else could write to these.
+            self._forgotten = set(self._files("errors", self._prefix or None)) if retry_errors else set()
             self.failed, self.done = self._keys("errors"), self._keys(self._kind)
             numbers = [int(file.stem[-6:]) for table in ("errors", self._kind) for file in self._files(table)]
             self._number = max(numbers, default=-1) + 1
@@ -121,6 +121,9 @@ class OutputFolder:
         for table, rows in parts.items():
             if rows:
                 self.claim()
+                for file in self._forgotten:  # first, so that no clip is there twice
+                    file.unlink(missing_ok=True)
+                self._forgotten.clear()
                 path = self.path / f"{table}-{self._prefix}{self._number:06d}.{self._format}"
                 self._number += 1
                 write_rows(path, rows, self._kind)
@@ -162,7 +165,8 @@ class OutputFolder:
     def _keys(self, table: str) -> Keys:
         keys = Keys()
         for file in self._files(table):
-            keys.add(key_array(list(clip_keys(file))))
+            if file not in self._forgotten:
+                keys.add(key_array(list(clip_keys(file))))
         return keys
 
 
@@ -183,7 +187,11 @@ def _check_manifest(path: Path, manifest: dict[str, Any]) -> None:
         with open_regular(path) as file:
             before = json.load(file)
         facts = {**before, **before["options"]}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        if not (isinstance(facts["model"], str) and isinstance(facts["fingerprint"], str)):
+            raise TypeError("its model or fingerprint is no text")
+    except OSError as error:
+        raise OtherRun(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise OtherRun(f"{path}: is not the manifest of a run ({error}); name an empty or a new folder") from error
     now = {**manifest, **manifest["options"]}
     if facts.get("schema") != now["schema"]:

@@ -4,13 +4,16 @@ Ray starts lost actors again and repeats their blocks. That cannot double a row:
 only what it has written counts as done.
 """
 
+import contextlib
 import itertools
 import json
 import logging
 import os
 import re
+import signal
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -45,13 +48,20 @@ def on_ray(
     timeout: float | None,
     address: str | None = None,
     cores_per_actor: float = 1.0,
+    on_note: Callable[[str], object] = lambda note: None,
 ) -> Iterator[list[Row]]:
     """The rows of a block of clips at a time.
 
     jobs: the largest number of actors, by default one for each core of the cluster. address: of a running cluster;
-    None starts Ray on this machine, unless this process is connected already.
+    None starts Ray on this machine, unless this process is connected already. on_note: called with what may be wrong.
     """
     ray = _connected(address)
+    most_cores = max((node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
+    if cores_per_actor > most_cores:  # Ray would wait for such a node for ever
+        wanted, cores = f"--cores-per-actor {cores_per_actor:g}", f"{most_cores:g} core{'s' * (most_cores != 1)}"
+        if address is None:
+            raise RayFailure(f"{wanted}: this machine has {cores}")
+        on_note(f"{wanted}: no node has more than {cores} now; actors wait for a larger one")
     if jobs is None:
         jobs = max(int(ray.cluster_resources().get("CPU", 1) / cores_per_actor), 1)
     size = min(max(num_clips // (jobs * BLOCKS_PER_ACTOR), 1), MAX_BLOCK_CLIPS)
@@ -64,6 +74,7 @@ def on_ray(
                 "timeout": timeout,
                 "own_cores": max(round(cores_per_actor), 1),
                 "max_pixels": max_pixels(),
+                "folder": os.getcwd(),
             },
             batch_size=None,
             batch_format="pyarrow",
@@ -104,7 +115,8 @@ def _connected(address: str | None) -> Any:
             if place := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address or ""):
                 # Ray itself would try for minutes.
                 socket.create_connection((place[1], int(place[2])), CONNECT_SECONDS).close()
-            ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False)
+            with _own_sigterm(), _without_greeting():
+                ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False)
         except (OSError, RuntimeError, ValueError) as error:
             # Among them: no cluster at the address, and a cluster of another version of Ray or Python.
             raise RayFailure(f"Ray at {address or 'this machine'}: {_one_line(str(error))}") from error
@@ -112,6 +124,34 @@ def _connected(address: str | None) -> Any:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     return ray
+
+
+@contextlib.contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM, which Ray replaces by ones with exit codes of their own."""
+    before = signal.getsignal(signal.SIGTERM)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    try:
+        yield
+    except SystemExit as error:  # what those of Ray raise
+        raise SystemExit(128 + signal.SIGTERM) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _without_greeting() -> Iterator[None]:
+    """Keep off standard error what Ray's core prints there about RAY_BACKEND_LOG_LEVEL; failures are exceptions."""
+    with open(os.devnull, "wb") as nothing:
+        kept = os.dup(2)
+        os.dup2(nothing.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def _one_line(message: str) -> str:

@@ -4,6 +4,7 @@ Everything is listed lazily: a million paths are never in memory at once. Addres
 through fsspec, so that `s3://`, `gs://` and the like work where their package is installed.
 """
 
+import codecs
 import contextlib
 import csv
 import glob
@@ -11,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tarfile
@@ -22,7 +24,15 @@ from typing import IO, Any, NamedTuple, cast
 
 from picknet.errors import PicknetError
 from picknet.files import files_below, matching, open_regular
-from picknet.video.source import TRANSPORT_SUFFIXES, VIDEO_SUFFIXES, UnreadableVideo, is_video_file, without_password
+from picknet.video.source import (
+    TRANSPORT_START_BYTES,
+    TRANSPORT_SUFFIXES,
+    VIDEO_SUFFIXES,
+    UnreadableVideo,
+    is_transport_stream,
+    is_video_file,
+    without_password,
+)
 
 LIST_SUFFIXES = (".txt", ".csv", ".jsonl", ".ndjson", ".parquet")
 """Files that list clips: a path a line, or tables with a column of paths."""
@@ -62,6 +72,12 @@ class Clip(NamedTuple):
         name = without_password(self.name) if is_remote(self.name) else self.name
         return name.encode("utf-8", "backslashreplace").decode()
 
+    @property
+    def is_relative(self) -> bool:
+        """Whether it is read from a path that is relative to the working directory."""
+        place = (self.tar or self.name).rpartition("::")[2]
+        return self.content is None and not is_remote(place) and not os.path.isabs(place)
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -97,13 +113,17 @@ def list_clips(sources: Iterable[str], *, shard: Shard = ALL, column: str | None
     Raises `BadSource` for a source that cannot be read or lists nothing. column: the column of paths in tables.
     """
     for source in sources:
-        is_empty = True
+        has_names = has_clips = False
         for name in _names(source, column):
-            is_empty = False
-            if shard.owns(name):
-                yield from _members(name) if _is_tar(name) else [Clip(name)]
-        if is_empty:
-            raise BadSource(f"{_shown(source)}: {_why_empty(source)}")
+            has_names = True
+            if not shard.owns(name):
+                has_clips = True  # of another shard, or so it seems
+                continue
+            for clip in _members(name) if _is_tar(name) else [Clip(name)]:
+                has_clips = True
+                yield clip
+        if not has_clips:
+            raise BadSource(f"{_shown(source)}: {_why_empty(source, has_names=has_names)}")
 
 
 @contextlib.contextmanager
@@ -155,9 +175,10 @@ def _names(source: str, column: str | None) -> Iterator[str]:
     if source == "-":
         if sys.stdin.isatty():
             raise BadSource("-: standard input is a terminal; pipe a list of paths into it")
-        yield from _lines(sys.stdin.buffer)
+        with _readable("-"):
+            yield from _lines(sys.stdin.buffer)
         return
-    if source.lower().endswith(COMPRESSED_TARS):
+    if source.lower().endswith(COMPRESSED_TARS) and not os.path.isdir(source):
         raise BadSource(f"{_shown(source)}: a compressed tar file cannot be read from its middle; unpack it to a .tar")
     if source.lower().startswith("file://"):
         raise BadSource(f"{source}: not supported; pass the plain path")
@@ -168,7 +189,7 @@ def _names(source: str, column: str | None) -> Iterator[str]:
     elif os.path.lexists(source):
         yield from _listed(source, column) if _suffix(source) in LIST_SUFFIXES else [source]
     elif glob.has_magic(source):
-        for match in matching(source):
+        for match in matching(source, on_error=_refuse):
             yield from _names(match, column)
     else:
         raise BadSource(f"{source}: no such file or folder")
@@ -176,11 +197,11 @@ def _names(source: str, column: str | None) -> Iterator[str]:
 
 def _walked(folder: str) -> Iterator[str]:
     """Videos and tar files in the folder and those below it, folder by folder; hidden ones are left out."""
+    return (path for path in files_below(folder, on_error=_refuse) if _is_tar(path) or is_video_file(path))
 
-    def refuse(error: OSError) -> None:
-        raise BadSource(f"{error.filename}: cannot be read ({error.strerror})") from error
 
-    return (path for path in files_below(folder, on_error=refuse) if _is_tar(path) or is_video_file(path))
+def _refuse(error: OSError) -> None:
+    raise BadSource(f"{error.filename}: cannot be read ({error.strerror})") from error
 
 
 def _remote_names(address: str, column: str | None) -> Iterator[str]:
@@ -191,6 +212,7 @@ def _remote_names(address: str, column: str | None) -> Iterator[str]:
     if is_list and (is_http(address) or not glob.has_magic(address)):
         yield from _listed(address, column)
         return
+    _, archive_mark, archive = address.partition("://")[2].partition("::")
     with _explained(address):
         import fsspec
 
@@ -200,14 +222,15 @@ def _remote_names(address: str, column: str | None) -> Iterator[str]:
         else:  # isfile() and isdir() would say no where there is no permission
             matches = None if system.info(path)["type"] == "directory" else [path]
     if matches is not None:
-        yield from (system.unstrip_protocol(match) for match in matches)
+        yield from (system.unstrip_protocol(match) + archive_mark + archive for match in matches)
         return
     with _explained(address):
         for place, folders, files in system.walk(path):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             for name in sorted(files):
                 if not name.startswith(".") and (_is_tar(name) or _suffix(name) in VIDEO_SUFFIXES | TRANSPORT_SUFFIXES):
-                    yield system.unstrip_protocol(f"{place.rstrip('/')}/{name}")
+                    inner = f"{place.rstrip('/')}/{name}" if place else name
+                    yield system.unstrip_protocol(inner) + archive_mark + archive
 
 
 def _listed(source: str, column: str | None) -> Iterator[str]:
@@ -217,46 +240,69 @@ def _listed(source: str, column: str | None) -> Iterator[str]:
         ".csv": _csv_column,
         ".parquet": _parquet_column,
     }
-    with _explained(source), _open(source) as file:
-        try:
-            yield from readers.get(_suffix(source), _json_column)(file, column)
-        except (ValueError, csv.Error) as error:  # JSON's and Arrow's are ValueErrors
-            raise BadSource(f"{_shown(source)}: {str(error).splitlines()[0]}") from error
+    with _explained(source), _open(source) as file, _readable(source):
+        yield from readers.get(_suffix(source), _json_column)(file, column)
+
+
+@contextlib.contextmanager
+def _readable(source: str) -> Iterator[None]:
+    """What is wrong in a list as one line about it."""
+    try:
+        yield
+    except (ValueError, csv.Error) as error:  # JSON's and Arrow's are ValueErrors
+        raise BadSource(f"{_shown(source)}: {str(error).splitlines()[0]}") from error
 
 
 def _lines(file: IO[bytes], column: str | None = None) -> Iterator[str]:
-    for line in file:
-        if name := os.fsdecode(line.rstrip(b"\r\n")):
+    for number, line in enumerate(file, start=1):
+        _check_utf8(line)
+        if name := os.fsdecode((line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r\n")):
             yield name
 
 
 def _csv_column(file: IO[bytes], column: str | None) -> Iterator[str]:
     rows = csv.DictReader(io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline=""))
+    _check_utf8("".join(rows.fieldnames or ()).encode(errors="surrogateescape"))
     name = _column(rows.fieldnames or (), column)
-    return (row[name] for row in rows if row[name])
+    return (_path(row[name], f"line {rows.line_num}") for row in rows)
+
+
+def _check_utf8(line: bytes) -> None:
+    if b"\0" in line:  # as every second byte of Latin text in UTF-16
+        raise ValueError("holds NUL bytes, as UTF-16 has them; save it as UTF-8")
+
+
+def _path(value: object, place: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{place} has {json.dumps(value)} where a path was expected")
+    return value
 
 
 def _json_column(file: IO[bytes], column: str | None) -> Iterator[str]:
     for number, line in enumerate(file, start=1):
+        _check_utf8(line)
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except ValueError as error:
             raise ValueError(f"line {number} is not JSON ({error})") from error
-        value = row.get(_column(row, column)) if isinstance(row, dict) else row
-        if not isinstance(value, str) or not value:
-            raise ValueError(f"line {number} has {json.dumps(value)} where a path was expected")
-        yield value
+        yield _path(row.get(_column(row, column)) if isinstance(row, dict) else row, f"line {number}")
 
 
 def _parquet_column(file: IO[bytes], column: str | None) -> Iterator[str]:
+    import pyarrow as pa
     import pyarrow.parquet
 
-    table = pyarrow.parquet.ParquetFile(file)
+    table = pa.parquet.ParquetFile(file)
     name = _column(table.schema_arrow.names, column)
-    for batch in table.iter_batches(columns=[name]):
-        yield from (str(value) for value in batch.column(0).to_pylist() if value)
+    kind = table.schema_arrow.field(name).type
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not re.fullmatch(r"null|(large_)?(string|binary)(_view)?", str(plain)):
+        raise ValueError(f"the column {name} holds {kind} where paths were expected; name another one with --column")
+    values = (value for batch in table.iter_batches(columns=[name]) for value in batch.column(0).to_pylist())
+    for number, value in enumerate(values, start=1):
+        yield _path(os.fsdecode(value) if isinstance(value, bytes) else value, f"row {number}")
 
 
 def _column(present: Iterable[str], wanted: str | None) -> str:
@@ -275,21 +321,53 @@ def _members(tar: str) -> Iterator[Clip]:
     """The videos in a tar file, found by its headers. A damaged one gives the members before the damage, and itself as
     a clip with a problem.
     """
+    links: dict[str, list[str]] = {}  # from what they lead to: tar files have the second of two hard links as such
     try:
         with _open(tar, block_size=1 << 16) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             while (member := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]  # they are not asked for again
-                name = PurePosixPath(member.name)
-                if member.isreg() and name.suffix.lower() in VIDEO_SUFFIXES and not name.name.startswith("."):
+                if not _may_be_video(member.name):
+                    continue
+                if member.islnk():
+                    links.setdefault(member.linkname, []).append(member.name)
+                elif member.isreg() and (_suffix(member.name) in VIDEO_SUFFIXES or _is_stream(archive, member)):
                     yield Clip(f"tar://{member.name}::{tar}", tar, member.offset_data, member.size)
             # A damaged header is the end for `tarfile`, too, but only a block of zeros is the end of a whole file.
             file.seek(archive.offset)  # type: ignore[attr-defined]
             if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
                 yield Clip(tar, problem="the tar file is damaged or cut short: its end is missing")
+            yield from _linked(tar, file, links)
     except FileNotFoundError:
         yield Clip(tar, problem="no such file")
     except Exception as error:  # noqa: BLE001 - cloud libraries have errors of their own; this one becomes a row
         yield Clip(tar, problem=f"cannot be read as a tar file ({_reason(error)})")
+
+
+def _may_be_video(member: str) -> bool:
+    """By its name."""
+    return _suffix(member) in VIDEO_SUFFIXES | TRANSPORT_SUFFIXES and not PurePosixPath(member).name.startswith(".")
+
+
+def _is_stream(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bool:
+    """Whether a member that is called .ts or .mts is a video."""
+    content = archive.extractfile(member)
+    return content is not None and is_transport_stream(content.read(TRANSPORT_START_BYTES))
+
+
+def _linked(tar: str, file: IO[bytes], links: dict[str, list[str]]) -> Iterator[Clip]:
+    """The clips that are hard links to other members. These are searched for in a second pass: there may be many."""
+    file.seek(0)
+    with tarfile.open(fileobj=file, mode="r:") as archive:
+        while links and (member := archive.next()) is not None:
+            archive.members.clear()  # type: ignore[attr-defined]
+            if not member.isreg() or member.name not in links:
+                continue
+            for name in links.pop(member.name):
+                if _suffix(name) in VIDEO_SUFFIXES or _is_stream(archive, member):
+                    yield Clip(f"tar://{name}::{tar}", tar, member.offset_data, member.size)
+    for target, names in links.items():
+        problem = f"is a link to {target}, which is not in the tar file"
+        yield from (Clip(f"tar://{name}::{tar}", problem=problem) for name in names)
 
 
 def _is_tar(name: str) -> bool:
@@ -299,15 +377,19 @@ def _is_tar(name: str) -> bool:
 # --- Opening ---
 
 
-def _open(name: str, **options: Any) -> IO[bytes]:
+@contextlib.contextmanager
+def _open(name: str, **options: Any) -> Iterator[IO[bytes]]:
     """A file on this machine or behind an address, which can be read from any position."""
     if not is_remote(name):
-        return open_regular(name)
+        with open_regular(name) as file:
+            yield file
+        return
     import fsspec
 
+    # The system has to stay as long as the file: one of an archive closes it when it is freed.
     system, path = fsspec.core.url_to_fs(name)
-    file: IO[bytes] = system.open(path, "rb", **options)
-    return file
+    with system.open(path, "rb", **options) as file:
+        yield file
 
 
 @contextlib.contextmanager
@@ -333,12 +415,17 @@ def _reason(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _why_empty(source: str) -> str:
+def _why_empty(source: str, *, has_names: bool) -> str:
+    """has_names: whether it stands for tar files, in which there is nothing."""
+    suffixes = ", ".join(sorted(VIDEO_SUFFIXES | TRANSPORT_SUFFIXES))
+    if has_names:
+        which = "this tar file" if _is_tar(source) and not glob.has_magic(source) else "its tar files"
+        return f"no video in {which} (looked for {suffixes})"
     if source == "-" or _suffix(source) in LIST_SUFFIXES:
         return "lists no path"
     if glob.has_magic(source) and not os.path.lexists(source):
         return "no file matches this pattern"
-    return f"no video in this folder (looked for {', '.join(sorted(VIDEO_SUFFIXES | TRANSPORT_SUFFIXES))} and .tar)"
+    return f"no video in this folder (looked for {suffixes} and .tar)"
 
 
 def _suffix(name: str) -> str:

@@ -1,6 +1,7 @@
 """The tables: a documented, versioned schema for each kind, written as Parquet or JSON lines."""
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -97,6 +98,8 @@ def clip_keys(path: Path) -> set[bytes]:
                 keys = [json.loads(line)["clip"] for line in file]
         return set(map(bytes.fromhex, keys))
     except (OSError, ValueError, KeyError, TypeError) as error:  # Arrow's errors are among them
+        if isinstance(error, OSError) and error.errno:
+            raise BadTable(f"{path}: cannot be read ({os.strerror(error.errno)})") from error
         reason = str(error).splitlines()[0]
         raise BadTable(
             f"{path}: is damaged ({reason}); delete it, and its clips are described again"

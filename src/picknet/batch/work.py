@@ -144,6 +144,9 @@ class DescribeClips:
     not assign them: without this, FFmpeg and OpenVINO start threads for all cores in every actor.
 
     max_pixels: the most pixels of a picture; None for the actor's own limit, since it may be on another machine.
+
+    folder: relative paths are relative to it; None for the actor's own working directory, which is another one than
+    that of the program which started it.
     """
 
     def __init__(
@@ -153,11 +156,18 @@ class DescribeClips:
         timeout: float | None = None,
         own_cores: int = 0,
         max_pixels: int | None = None,
+        folder: str | None = None,
     ) -> None:
         if max_pixels is not None:
             from picknet.video.access import MAX_PIXELS_VARIABLE  # imports PyAV
 
             os.environ[MAX_PIXELS_VARIABLE] = str(max_pixels)  # its worker inherits it
+        self._missing_folder = ""
+        if folder is not None:
+            try:
+                os.chdir(folder)  # its worker inherits it
+            except OSError as error:
+                self._missing_folder = f"{folder} cannot be entered on {socket.gethostname()} ({error.strerror})"
         self._work = work or Work()
         self._cores = _take_cores(own_cores)
         self._worker = Worker(self._work, timeout=timeout)  # it inherits the cores
@@ -165,6 +175,8 @@ class DescribeClips:
     def __call__(self, batch: "pa.Table | Mapping[str, Any]") -> "pa.Table":
         rows: list[Row] = []
         for clip in _clips_in(batch):
+            if self._missing_folder and clip.is_relative:
+                raise BadSetting(f"{clip.shown_name}: is relative, and {self._missing_folder}; list absolute paths")
             rows += checked_rows(clip, self._worker.do(clip, clip.shown_name))
         return to_table(rows, getattr(self._work, "kind", Kind.captions))
 

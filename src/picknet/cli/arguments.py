@@ -346,13 +346,20 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[tuple[str, Pi
 
     videos: list[str] = []
     problems: list[tuple[str, str]] = []
+
+    def add_unreadable(error: OSError) -> None:
+        problems.append((error.filename, f"cannot be read ({error.strerror})"))
+
     for argument in arguments:
         if argument == "-":
             readers = "picknet caption, stream and pick --budget"
             problems.append(("-", f"standard input is read by {readers}, and has to be alone"))
             continue
         # A name that exists is not a pattern, whatever brackets are in it.
-        matches = [argument] if exists(argument) else matching(argument)
+        num_before = len(problems)
+        matches = [argument] if exists(argument) else matching(argument, on_error=add_unreadable)
+        if not matches and len(problems) > num_before:
+            continue
         if not matches and is_address(argument):
             if is_http(argument):
                 videos.append(argument)
@@ -367,11 +374,23 @@ def find_videos(arguments: Iterable[str]) -> tuple[list[str], list[tuple[str, Pi
             if not os.path.isdir(match):
                 videos.append(match)
                 continue
-            found = sorted(path for path in files_below(match) if os.path.isfile(path) and is_video_file(path))
-            videos += found
-            if not found:
+            num_before = len(videos) + len(problems)
+            for path in sorted(filter(is_video_file, files_below(match, on_error=add_unreadable))):
+                if os.path.isfile(path):
+                    videos.append(path)
+                else:
+                    problems.append((path, _why_no_file(path)))
+            if len(videos) + len(problems) == num_before:
                 problems.append((match, f"no video in this folder (looked for {suffixes})"))
     return videos, [(name, UnreadableVideo(f"{name}: {wrong}")) for name, wrong in problems]
+
+
+def _why_no_file(path: str) -> str:
+    try:
+        os.stat(path)
+    except OSError as error:
+        return f"cannot be read ({'broken link' if os.path.islink(path) else error.strerror})"
+    return "is not a regular file"
 
 
 def display_name(video: str) -> str:
@@ -455,6 +474,10 @@ def sheet_paths(sheet: Path, videos: Sequence[str]) -> list[Path]:
     return [sheet / f"{name}.png" for name in own_names(videos)]
 
 
+LONGEST_STEM = 230
+"""Bytes of a file name that is numbered; file systems allow 255, suffix included."""
+
+
 def own_names(videos: Sequence[str]) -> list[str]:
     """A file name for each video: its own without the suffix, and NAME-2 for a second one of that name.
 
@@ -466,6 +489,8 @@ def own_names(videos: Sequence[str]) -> list[str]:
     for video in videos:
         name = stem = Path(video).stem
         while name.casefold() in taken:
+            if len(os.fsencode(stem)) > LONGEST_STEM:
+                stem = os.fsencode(stem)[:LONGEST_STEM].decode(errors="ignore")
             name = f"{stem}-{next(numbers.setdefault(stem.casefold(), itertools.count(2)))}"
         own.append(name)
         taken.add(name.casefold())

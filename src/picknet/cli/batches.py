@@ -26,7 +26,7 @@ from picknet.cli.arguments import (
     check_numbers,
     needing,
 )
-from picknet.cli.terminal import many, note, progress_bars, shows_progress
+from picknet.cli.terminal import is_quiet, many, note, progress_bars, say, shows_progress
 from picknet.errors import PicknetError
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def batch(
     cores_per_actor: Annotated[
         float | None,
         typer.Option(
-            metavar="X", min=0.05, help="Of Ray: cores that it counts for an actor.", show_default="1",
+            metavar="X", min=0.05, max=10_000, help="Of Ray: cores that it counts for an actor.", show_default="1",
             rich_help_panel=WORKERS,
         ),
     ] = None,
@@ -206,6 +206,8 @@ def batch(
         )
     _note_summary(summary, out)
     if summary.num_errors and not allow_errors:
+        if is_quiet():
+            say(f"{out}: {many(summary.num_errors, 'clip')} with an error, in errors-*.{format.value}")
         raise typer.Exit(1)
 
 
@@ -231,7 +233,7 @@ def _engine(
         from picknet.batch.on_ray import on_ray
 
         return functools.partial(
-            on_ray, jobs=jobs, timeout=timeout, address=address, cores_per_actor=cores_per_actor or 1.0
+            on_ray, jobs=jobs, timeout=timeout, address=address, cores_per_actor=cores_per_actor or 1.0, on_note=note
         )
     from picknet.batch.engines import locally
     from picknet.workers import num_cores

@@ -146,6 +146,8 @@ def content_of(source: object, *, timeout: float) -> Content:
 
             return _Download(location.name, download(location.url, timeout=timeout))
         raise UnreadableVideo(f"{location.name}: not a finite file; `stream` describes cameras and streams")
+    if not os.fspath(source):  # which `Path` would take for the working directory
+        raise UnreadableVideo("'': no such file")
     path = Path(source)
     _check_file(path)
     return Content(os.fspath(source), functools.partial(path.open, "rb"), path=path)

@@ -25,13 +25,15 @@ reading; one array (n, H, W, 3) or any iterable of frames and RGB arrays (H, W, 
 """
 
 VIDEO_SUFFIXES = frozenset(
-    {".3gp", ".avi", ".flv", ".gif", ".h264", ".h265", ".hevc", ".m2ts", ".m4v"}
-    | {".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"}
+    {".3g2", ".3gp", ".asf", ".avi", ".divx", ".dv", ".f4v", ".flv", ".gif", ".h264", ".h265", ".hevc", ".m2ts"}
+    | {".m2v", ".m4v", ".mkv", ".mov", ".mp4", ".mpe", ".mpeg", ".mpg", ".mxf", ".ogv", ".qt", ".vob", ".webm", ".wmv"}
 )
 """Lower-case file name endings of videos, except for `TRANSPORT_SUFFIXES`."""
 TRANSPORT_SUFFIXES = frozenset({".ts", ".mts"})
 """Endings of MPEG transport streams and of TypeScript: only the content tells which."""
 
+TRANSPORT_START_BYTES = 5 * 192
+"""What tells which: five packets."""
 _TRANSPORT_PACKETS = ((0, 188), (4, 192))
 """Offset of the sync byte 0x47 and packet size: MPEG-TS as broadcast, and as cameras write it (M2TS)."""
 
@@ -138,7 +140,12 @@ def is_open_pipe(file: BinaryIO) -> bool:
 def is_video_file(path: str | os.PathLike[str]) -> bool:
     """Whether the file is a video by its name; .ts and .mts by the sync bytes of MPEG-TS, since TypeScript is not."""
     suffix = Path(path).suffix.lower()
-    return suffix in VIDEO_SUFFIXES or (suffix in TRANSPORT_SUFFIXES and _is_transport_stream(path))
+    return suffix in VIDEO_SUFFIXES or (suffix in TRANSPORT_SUFFIXES and _holds_transport_stream(path))
+
+
+def is_transport_stream(start: bytes) -> bool:
+    """Whether a file that starts so is an MPEG transport stream: by its sync bytes."""
+    return any(len(start) > 2 * size and set(start[first::size]) == {0x47} for first, size in _TRANSPORT_PACKETS)
 
 
 def without_password(address: str) -> str:
@@ -167,10 +174,11 @@ def _is_pipe(path: str) -> bool:
         return False
 
 
-def _is_transport_stream(path: str | os.PathLike[str]) -> bool:
+def _holds_transport_stream(path: str | os.PathLike[str]) -> bool:
     try:
         with open_regular(path) as file:
-            start = file.read(5 * 192)
-    except (OSError, ValueError):
+            return is_transport_stream(file.read(TRANSPORT_START_BYTES))
+    except ValueError:
         return False
-    return any(len(start) > 2 * size and set(start[first::size]) == {0x47} for first, size in _TRANSPORT_PACKETS)
+    except OSError:  # one that cannot be read counts as a video: reading it says what is wrong
+        return os.path.lexists(path) and not os.path.isdir(path)
