@@ -1,6 +1,7 @@
 """Finite videos: sampling, orientation, damage, refusals."""
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -488,6 +489,25 @@ def test_an_animated_webp_is_called_what_it_is(tmp_path: Path) -> None:
     pictures[0].save(tmp_path / "fun.webp", save_all=True, append_images=pictures[1:], duration=100)
     with pytest.raises(UnreadableVideo, match=r"fun\.webp: an animated WebP, which is not read; save it as GIF or MP4"):
         Video(tmp_path / "fun.webp")
+
+
+def test_too_little_memory_is_not_taken_for_damage(tmp_path: Path) -> None:
+    class Starved:
+        def __init__(self, stream: object) -> None:
+            self._stream = stream
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._stream, name)
+
+        def decode(self, packet: object) -> list[object]:
+            raise av.error.MemoryError(errno.ENOMEM, "Cannot allocate memory")
+
+    content = content_of(clips.write_clip(tmp_path / "clip.mp4", num_frames=3), timeout=1.0)
+    current = Pass(content, Damage())
+    current.stream = Starved(current.stream)  # type: ignore[assignment]
+    with pytest.raises(UnreadableVideo, match=r"clip\.mp4: its pictures need more memory than there is"):
+        next(current.timed_pictures())
+    current.close()
 
 
 def test_no_name_is_no_file() -> None:

@@ -260,7 +260,10 @@ class Pass:
             self.num_decoded += 1
             try:
                 pictures = self.stream.decode(packet)
-            except av.FFmpegError:
+            except av.FFmpegError as error:
+                if isinstance(error, MemoryError):
+                    what = "its pictures need more memory than there is"
+                    raise UnreadableVideo(f"{self._content.name}: {what}") from error
                 pictures, healthy = [], False
             for picture in pictures:
                 num_pictures += 1
