@@ -104,7 +104,8 @@ def caption(
       picknet caption film.mp4 --candidates 3 --sheet film.png
 
     --out collects the results in FILE.part, which becomes FILE at the end: after Ctrl-C or a failure, what was done is
-    in FILE.part, and an older FILE is as it was.
+    in FILE.part, and an older FILE is as it was. The same command again begins anew, and replaces FILE.part; picknet
+    batch goes on where it was.
     """
     from picknet.files import check_folder
 
