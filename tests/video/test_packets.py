@@ -234,3 +234,20 @@ def test_a_file_that_changed_since_the_first_pass_is_decoded_in_full(tmp_path: P
         video._packets._shown[70] += 1
         again = [frame.pixels() for frame in video.sample_evenly(count=5)]
     np.testing.assert_array_equal(again, right)
+
+
+@pytest.mark.parametrize(
+    ("shown", "in_order"),
+    [
+        ([0], True),
+        ([512], False),  # it waits, perhaps for frames that are stored after it
+        ([512, 1024, 1536], True),
+        ([0, 1536, 2048, 2560], True),  # the first waits less than the others
+        ([0, 2048, 512, 1024], False),
+    ],
+)
+def test_packets_in_the_order_shown_are_known_by_their_times(shown: list[int], in_order: bool) -> None:
+    table = Timetable()
+    for number, time in enumerate(shown):
+        table.add(shown=time, decoded=512 * number, is_key=number == 0, is_hidden=False)
+    assert table.is_in_order == in_order

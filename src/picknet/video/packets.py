@@ -78,10 +78,10 @@ class Timetable:
     def is_in_order(self) -> bool:
         """Whether frames seem to be shown in the order stored, as far as packets have been added.
 
-        Then all of them wait equally long to be shown. Of a single packet only a wait of 0 says so.
+        Then all of them wait equally long to be shown, or nearly. Of a single packet only a wait of 0 says so.
         """
-        if self._delays:
-            return len(self._delays) == 1 and (len(self._shown) > 1 or 0 in self._delays)
+        if len(self._shown) == len(self._delays) == 1:
+            return 0 in self._delays
         return all(one < other for one, other in itertools.pairwise(self._shown))
 
     def shown(self, number: int) -> int:
