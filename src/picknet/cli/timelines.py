@@ -191,18 +191,19 @@ def _pieces(
     """The content of a timeline's file, piece by piece. name: what it calls the video."""
     from picknet import timeline
 
+    def played() -> "Iterator[Segment]":
+        return timeline.as_played(segments, begin=_begin(video))
+
     writers: dict[TimelineFormat, Callable[[], Iterator[str]]] = {
         TimelineFormat.text: lambda: timeline.as_text(segments),
         TimelineFormat.json: lambda: timeline.as_json(segments, video=name, model=model),
         TimelineFormat.jsonl: lambda: timeline.as_jsonl(segments),
         TimelineFormat.csv: lambda: timeline.as_csv(segments, video=name),
-        TimelineFormat.srt: lambda: timeline.as_srt(timeline.as_played(segments, begin=_begin(video))),
-        TimelineFormat.vtt: lambda: timeline.as_vtt(timeline.as_played(segments, begin=_begin(video))),
+        TimelineFormat.srt: lambda: timeline.as_srt(played()),
+        TimelineFormat.vtt: lambda: timeline.as_vtt(played()),
         TimelineFormat.scenes: lambda: timeline.as_scenes(segments, fps=_frame_rate(video)),
         TimelineFormat.edl: lambda: timeline.as_edl(segments, fps=_frame_rate(video), video=name),
-        TimelineFormat.chapters: lambda: timeline.as_chapters(
-            timeline.as_played(segments, begin=_begin(video)), title=Path(name).stem
-        ),
+        TimelineFormat.chapters: lambda: timeline.as_chapters(played(), title=Path(name).stem),
     }
     return writers[format]()
 

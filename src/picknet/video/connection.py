@@ -17,7 +17,7 @@ from av.video.stream import VideoStream
 from picknet.config import GlanceKind
 from picknet.video.access import file_options, network_options, opened, reader_options
 from picknet.video.content import UNFINISHED_MP4
-from picknet.video.frame import USUAL_FPS, pixel_aspect
+from picknet.video.frame import frame_rate, pixel_aspect
 from picknet.video.motion import export_vectors
 from picknet.video.passes import video_stream
 from picknet.video.pipe import Pipe
@@ -75,7 +75,7 @@ class Connection:
             raise
         self._stream.thread_type = "SLICE"  # decoding several frames at once would delay each by as many
         self._unit = float(self._stream.time_base or 1)
-        self.step = 1 / float(self._stream.average_rate or self._stream.guessed_rate or USUAL_FPS)
+        self.step = 1 / frame_rate(self._stream)
         """Seconds between frames, if nothing better is known."""
         self.pixel_aspect = pixel_aspect(self._stream)
         self._length = _length(self._opened)

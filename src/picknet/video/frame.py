@@ -37,6 +37,8 @@ _OPAQUE = frozenset({"bgra", "pal8"})
 _LUMA = np.array((0.299, 0.587, 0.114), np.float32)
 _TIMESTAMP_ERROR = 0.0005
 """Seconds by which a container may round a timestamp: Matroska stores whole milliseconds."""
+_FASTEST = 1000
+"""Frames a second. An average of more is none."""
 _MAX_PIXEL_ASPECT = 4.0
 """Largest credible ratio between the sides of a pixel; the widest pixels in use are twice as wide as high."""
 
@@ -346,6 +348,14 @@ def pixel_aspect(stream: VideoStream) -> float:
     """Width of a pixel divided by its height; 1 where the stream gives no credible value."""
     stored = float(stream.sample_aspect_ratio or 1)
     return stored if 1 / _MAX_PIXEL_ASPECT <= stored <= _MAX_PIXEL_ASPECT else 1.0
+
+
+def frame_rate(stream: VideoStream) -> float:
+    """Frames a second on average; the usual number where the stream stores none."""
+    average = stream.average_rate
+    if average and average > _FASTEST:  # raw DV counts in ticks
+        average = None
+    return float(average or stream.guessed_rate or USUAL_FPS)
 
 
 def sides(picture: av.VideoFrame, pixel_aspect: float) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from av.video.stream import VideoStream
 
 from picknet.video.access import check_size, max_pixels
 from picknet.video.content import Content
-from picknet.video.frame import USUAL_FPS
+from picknet.video.frame import frame_rate
 from picknet.video.index import Index
 from picknet.video.motion import export_vectors
 from picknet.video.packets import Stretch, Timetable
@@ -38,9 +38,6 @@ _INDEXED = frozenset({"mov,mp4,m4a,3gp,3g2,mj2"})
 
 _TIMED_TO_THE_END = frozenset({"matroska,webm", "nut"})
 """Containers whose stored length is the time at which the last frame ends, whenever the first begins."""
-
-_FASTEST = 1000
-"""Frames a second. An average of more is none."""
 
 _FAR = 30
 """Packets. To read and forget more takes longer than to seek."""
@@ -109,11 +106,7 @@ class Pass:
         except BaseException:
             self.container.close()
             raise
-        average, guessed = self.stream.average_rate, self.stream.guessed_rate
-        if average and average > _FASTEST:  # raw DV counts in ticks
-            average = None
-        self.rate = float(average or guessed or USUAL_FPS)
-        """Frames a second; the usual number where none is stored."""
+        self.rate = frame_rate(self.stream)
         self.unit = float(self.stream.time_base or 1)
         """Seconds of a tick of the stream's timestamps."""
         self._unread: Packets = iter(())
