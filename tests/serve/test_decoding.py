@@ -47,7 +47,7 @@ def test_a_remote_video_has_the_frames_of_the_file(decoders: Decoders, clip: Pat
     with Video(clip, glance=glance) as near, decoders.video(
         clip, name="clip", seconds=30, glance=glance, threads=1
     ) as far:
-        assert (far.name, far.seconds, far.fps) == ("clip", near.seconds, near.fps)
+        assert (far.name, far.seconds, far.begin, far.fps) == ("clip", near.seconds, near.begin, near.fps)
         assert (far.width, far.height, far.num_samples(7)) == (near.width, near.height, 7)
         for one, other in zip(near.sample_evenly(count=7), far.sample_evenly(count=7), strict=True):
             assert (one.index, one.seconds, one.number) == (other.index, other.seconds, other.number)

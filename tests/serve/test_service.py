@@ -261,6 +261,14 @@ def test_a_short_timeline_is_answered_at_once(running: Running, clip: Path) -> N
     assert uploads(running) == []
 
 
+def test_subtitles_of_a_video_that_begins_late_count_the_sound_before_it(running: Running, tmp_path: Path) -> None:
+    late = write_clip(tmp_path / "late.mkv", milliseconds=[3000 + 40 * n for n in range(60)], with_audio=True)
+    first = next(srt.parse(running.client().timeline(late, format="srt")))
+    assert (first.start.total_seconds(), first.end.total_seconds()) == (3.0, 3.5)
+    assert running.client().timeline(late, format="vtt").startswith("WEBVTT\n\n00:00:03.000 --> 00:00:03.500\n")
+    assert json.loads(running.client().timeline(late))["segments"][0]["start"] == 0.0
+
+
 def test_a_bad_setting_of_a_timeline_is_told_at_once(running: Running) -> None:
     answer = ask(running, "POST", "/v1/timelines", *form(path="clip.mp4", beam=13))
     assert error_of(answer) == (400, "beam is 13: an unlucky number")

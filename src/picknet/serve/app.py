@@ -391,8 +391,8 @@ def _timeline(job: Job, format: TimelineFormat, model: str) -> Response:
         "json": partial(timeline.as_json, video=job.video, model=model),
         "jsonl": timeline.as_jsonl,
         "csv": partial(timeline.as_csv, video=job.video),
-        "srt": timeline.as_srt,
-        "vtt": timeline.as_vtt,
+        "srt": lambda segments: timeline.as_srt(timeline.as_played(segments, begin=job.begin)),
+        "vtt": lambda segments: timeline.as_vtt(timeline.as_played(segments, begin=job.begin)),
         "text": timeline.as_text,
     }
     return Response("".join(writers[format](job.segments)), media_type=MEDIA_TYPES[format])

@@ -100,7 +100,7 @@ class _Child:
             self._video = Video(arguments["path"], glance=arguments["glance"], threads=arguments["threads"])
             self._glance, self._threads = arguments["glance"], arguments["threads"]
             video = self._video
-            return ({"seconds": video.seconds, "fps": video.fps, "width": video.width, "height": video.height},)
+            return ({name: getattr(video, name) for name in ("seconds", "begin", "fps", "width", "height")},)
         if what == "close":
             self._samples.close()
             if self._video is not None:

@@ -171,6 +171,7 @@ class RemoteVideo(_Remote, Video):
         ask.hidden = path
         about = self.asked("open", path=path, glance=glance, threads=threads).value
         self.seconds: float | None = about["seconds"]
+        self.begin: float = about["begin"]
         self.fps, self.width, self.height = about["fps"], about["width"], about["height"]
 
     def close(self) -> None:

@@ -43,6 +43,8 @@ class Job:
     state: State = State.queued
     seconds: float = 0.0
     """How far the film has been watched."""
+    begin: float = 0.0
+    """As `Video.begin`."""
     total_seconds: float | None = None
     """Length of the film; None while it is unknown."""
     segments: list[Segment] = field(default_factory=list)

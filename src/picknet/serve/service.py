@@ -263,7 +263,7 @@ class Service:
 
         def work(job: Job) -> Iterator[Segment]:
             with self._at_work("timelines", clip, picker, job) as video:
-                job.total_seconds = video.seconds
+                job.begin, job.total_seconds = video.begin, video.seconds
                 segments = self.captioner.timeline(
                     video, fps=fps, picker=picker, beam=beam, min_confidence=min_confidence
                 )
