@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow.dataset
@@ -25,7 +25,7 @@ from picknet.batch.engines import locally
 from picknet.batch.folder import Keys, OtherRun, key_array
 from picknet.batch.table import BadTable, Format
 from picknet.batch.work import fingerprint
-from picknet.files import UnwritableFile
+from picknet.files import UnwritableFile, take_lock
 from picknet.model.folder import PARTS
 
 IN_PROCESS = partial(locally, jobs=1, timeout=None)
@@ -332,6 +332,34 @@ def test_a_run_that_fails_before_its_first_row_leaves_the_folder_free() -> None:
     with pytest.raises(Exception, match="no such file"):
         described("gone", work=Work(rate=2.0))
     described("list.txt")
+
+
+@pytest.mark.usefixtures("place")
+def test_a_run_that_never_began_leaves_nothing_behind() -> None:
+    def failing(*_: object) -> Iterator[Any]:
+        raise RuntimeError("no engine")
+
+    write_list(["a.mp4"])
+    Path("mine").mkdir()
+    for out in ("deep/inside/out", "mine"):
+        with pytest.raises(RuntimeError, match="no engine"):
+            described("list.txt", out=out, engine=failing)
+    assert sorted(os.listdir()) == ["list.txt", "mine"]  # that one was there
+    assert os.listdir("mine") == []
+    described("list.txt")
+    assert sorted(os.listdir("out")) == ["_run.json", "captions-000000.parquet"]
+
+
+@pytest.mark.usefixtures("place")
+def test_the_lock_of_a_run_that_has_just_ended_locks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(file: IO[str]) -> bool:
+        Path("out/.lock-1-of-1").unlink()  # between opening it and locking it
+        return take_lock(file)
+
+    write_list(["a.mp4"])
+    monkeypatch.setattr(folder, "take_lock", late)
+    with pytest.raises(OtherRun, match="out: another run is writing to it; wait for its end"):
+        described("list.txt")
 
 
 @pytest.mark.usefixtures("place")

@@ -8,6 +8,7 @@ delete these.
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -131,16 +132,17 @@ class OutputFolder:
     @contextlib.contextmanager
     def _taken(self, shard: Shard) -> Iterator[None]:
         """The folder within the block: checked, locked, and without what a killed run left."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            strangers = [file.name for file in self.path.iterdir() if not file.name.startswith(".")]
-        except OSError as error:
-            raise UnwritableFile(f"{self.path}: cannot be written ({error.strerror})") from error
-        if strangers and not (self.path / MANIFEST).exists():
-            raise OtherRun(f"{self.path}: holds {min(strangers)}, but no {MANIFEST}: name an empty or a new folder")
-        if (self.path / MANIFEST).exists():
-            _check_manifest(self.path / MANIFEST, self._manifest)
-        with _locked(self.path, shard):
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(_made(self.path))
+                strangers = [file.name for file in self.path.iterdir() if not file.name.startswith(".")]
+            except OSError as error:
+                raise UnwritableFile(f"{self.path}: cannot be written ({error.strerror})") from error
+            if strangers and not (self.path / MANIFEST).exists():
+                raise OtherRun(f"{self.path}: holds {min(strangers)}, but no {MANIFEST}: name an empty or a new folder")
+            if (self.path / MANIFEST).exists():
+                _check_manifest(self.path / MANIFEST, self._manifest)
+            stack.enter_context(_locked(self.path, shard))
             for table in ("errors", self._kind):
                 # Temporary files are named by `written_whole`.
                 for leftover in self.path.glob(f".{table}-{self._prefix}{'[0-9]' * 6}-*.{self._format}"):
@@ -212,22 +214,50 @@ def _check_manifest(path: Path, manifest: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Make a folder for the block. A run that fails before it writes leaves none behind."""
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # it holds something, or was never made
+            for place in new:
+                place.rmdir()
+
+
+@contextlib.contextmanager
 def _locked(folder: Path, shard: Shard) -> Iterator[None]:
-    """Refuse a second run that might describe the same clips at the same time. Locks end with their process.
+    """Refuse a second run that might describe the same clips at the same time. Locks end with their process, and their
+    files with their run.
 
     Different shards of the same number of shards run side by side; for everything else there is one run at a time.
     """
     own = folder / f".lock-{shard.number}-of-{shard.count}"
     with open_lock(own) as file:
-        _lock(file, folder, f"shard {shard}" if shard.count > 1 else "another run")
-        # Whoever starts second sees the first one's lock, so at least one of two that overlap is refused.
-        for other in folder.glob(".lock-*-of-*"):
-            if not other.name.endswith(f"-of-{shard.count}"):
-                with open_lock(other) as probe:
-                    _lock(probe, folder, f"a run of {other.name.removeprefix('.lock-').replace('-of-', '/')}")
-        yield
+        # The file may have been deleted since it was opened, by a run that has just ended.
+        if not take_lock(file) or not _is_at(file, own):
+            raise _at_work(folder, f"shard {shard}" if shard.count > 1 else "another run")
+        try:
+            # Whoever starts second sees the first one's lock, so at least one of two that overlap is refused.
+            for other in folder.glob(".lock-*-of-*"):
+                if not other.name.endswith(f"-of-{shard.count}"):
+                    with open_lock(other) as probe:
+                        if not take_lock(probe):
+                            name = other.name.removeprefix(".lock-").replace("-of-", "/")
+                            raise _at_work(folder, f"a run of {name}")
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # Windows deletes no open file
+                own.unlink()
 
 
-def _lock(file: IO[str], folder: Path, who: str) -> None:
-    if not take_lock(file):
-        raise OtherRun(f"{folder}: {who} is writing to it; wait for its end")
+def _is_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _at_work(folder: Path, who: str) -> OtherRun:
+    return OtherRun(f"{folder}: {who} is writing to it; wait for its end")
