@@ -21,7 +21,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from picknet.batch import BadSource, Clip, Shard, list_clips
-from picknet.batch.sources import opened
+from picknet.batch.sources import MAX_LINKS, opened
 from picknet.video.file import UnreadableVideo, Video
 
 
@@ -182,13 +182,56 @@ def test_hard_links_and_transport_streams_in_a_tar_file_count(place: Path) -> No
     assert list(clips) == [f"tar://{name}::000.tar" for name in ("1.mp4", "2.ts", "again.mp4", "again.ts", "0.mp4")]
     with opened(clips["tar://again.mp4::000.tar"]) as one, opened(clips["tar://again.ts::000.tar"]) as two:
         assert (one, two) == (b"one", stream)
-    assert clips["tar://0.mp4::000.tar"].problem == "is a link to gone, which is not in the tar file"
+    assert clips["tar://0.mp4::000.tar"].problem == "is a link to gone, which is no file in the tar file"
     write_tar(place / "texts.tar", {"1.txt": b"text"})
     assert refused("texts.tar").startswith("texts.tar: no video in this tar file (looked for .3g2, ")
     assert refused("text*.tar").startswith("text*.tar: no video in its tar files (looked for .3g2, ")
     for number in (1, 2):  # the shard that does not have it cannot tell
         part = Shard(number, 2)
         assert refused("texts.tar", shard=part) if part.owns("texts.tar") else names("texts.tar", shard=part) == []
+
+
+def test_symbolic_links_in_a_tar_file_count_and_lead_nowhere_else(place: Path) -> None:
+    (place / "secret.mp4").write_bytes(b"secret")
+    path = write_tar(place / "000.tar", {"./blobs/5f3a": b"one", "notes.txt": b"text"})
+    links = {
+        "./clips/1.mp4": "../blobs/5f3a",
+        "clips/again.mp4": "1.mp4",  # by way of the first
+        "clips/.hidden.mp4": "1.mp4",
+        "clips/notes": "../notes.txt",
+        "up.mp4": "../secret.mp4",
+        "root.mp4": str(place / "secret.mp4"),
+        "gone.mp4": "clips/2.mp4",
+        "a.mp4": "b.mp4",
+        "b.mp4": "a.mp4",
+    }
+    with tarfile.open(path, "a") as archive:
+        for name, target in links.items():
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, target
+            archive.addfile(link)
+        link = tarfile.TarInfo("hard.mp4")  # to a symbolic link
+        link.type, link.linkname = tarfile.LNKTYPE, "clips/again.mp4"
+        archive.addfile(link)
+    clips = {clip.name.removeprefix("tar://").removesuffix("::000.tar"): clip for clip in list_clips(["000.tar"])}
+    for name in ("./clips/1.mp4", "clips/again.mp4", "hard.mp4"):
+        with opened(clips.pop(name)) as content:
+            assert content == b"one"
+    assert {name: clip.problem for name, clip in clips.items()} == {
+        name: f"is a link to {links[name]}, which is no file in the tar file"
+        for name in ("up.mp4", "root.mp4", "gone.mp4", "a.mp4", "b.mp4")
+    }
+
+
+def test_a_long_row_of_links_in_a_tar_file_is_not_followed_for_ever(place: Path) -> None:
+    path = write_tar(place / "000.tar", {"0.mp4": b"one"})
+    with tarfile.open(path, "a") as archive:
+        for number in range(1, MAX_LINKS + 2):
+            link = tarfile.TarInfo(f"{number}.mp4")
+            link.type, link.linkname = tarfile.SYMTYPE, f"{number - 1}.mp4"
+            archive.addfile(link)
+    problems = [clip.name for clip in list_clips(["000.tar"]) if clip.problem]
+    assert problems == [f"tar://{MAX_LINKS + 1}.mp4::000.tar"]
 
 
 def test_members_of_archives_are_read_by_the_names_they_are_given(place: Path) -> None:

@@ -10,8 +10,10 @@ import csv
 import glob
 import hashlib
 import io
+import itertools
 import json
 import os
+import posixpath
 import re
 import shutil
 import sys
@@ -40,6 +42,8 @@ COLUMNS = ("video", "path", "url")
 """Names of that column, the first of them that a table has."""
 TAR_SUFFIX = ".tar"
 COMPRESSED_TARS = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+MAX_LINKS = 40
+"""In a row that are followed in a tar file, as many as Linux follows."""
 HELD_BYTES = 64 << 20
 """A clip behind an address is read in one request and kept in memory up to this size, beyond it in a temporary file."""
 
@@ -321,15 +325,15 @@ def _members(tar: str) -> Iterator[Clip]:
     """The videos in a tar file, found by its headers. A damaged one gives the members before the damage, and itself as
     a clip with a problem.
     """
-    links: dict[str, list[str]] = {}  # from what they lead to: tar files have the second of two hard links as such
+    links: dict[str, _Link] = {}
     try:
         with _open(tar, block_size=1 << 16) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             while (member := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]  # they are not asked for again
-                if not _may_be_video(member.name):
+                if member.islnk() or member.issym():
+                    links[posixpath.normpath(member.name)] = _Link(member)
+                elif not _may_be_video(member.name):
                     continue
-                if member.islnk():
-                    links.setdefault(member.linkname, []).append(member.name)
                 elif member.isreg() and (_suffix(member.name) in VIDEO_SUFFIXES or _is_stream(archive, member)):
                     yield Clip(f"tar://{member.name}::{tar}", tar, member.offset_data, member.size)
             # A damaged header is the end for `tarfile`, too, but only a block of zeros is the end of a whole file.
@@ -354,20 +358,46 @@ def _is_stream(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bool:
     return content is not None and is_transport_stream(content.read(TRANSPORT_START_BYTES))
 
 
-def _linked(tar: str, file: IO[bytes], links: dict[str, list[str]]) -> Iterator[Clip]:
-    """The clips that are hard links to other members. These are searched for in a second pass: there may be many."""
+def _linked(tar: str, file: IO[bytes], links: dict[str, "_Link"]) -> Iterator[Clip]:
+    """The clips that are links to other members. These are searched for in a second pass: there may be many.
+
+    Targets are names of members, never of files of this machine, so that no link leads out of the tar file.
+    """
+    wanted: dict[str, list[_Link]] = {}
+    for link in links.values():
+        if _may_be_video(link.name):
+            wanted.setdefault(_end_of(link, links), []).append(link)
     file.seek(0)
     with tarfile.open(fileobj=file, mode="r:") as archive:
-        while links and (member := archive.next()) is not None:
+        while wanted and (member := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]
-            if not member.isreg() or member.name not in links:
+            if not member.isreg():
                 continue
-            for name in links.pop(member.name):
-                if _suffix(name) in VIDEO_SUFFIXES or _is_stream(archive, member):
-                    yield Clip(f"tar://{name}::{tar}", tar, member.offset_data, member.size)
-    for target, names in links.items():
-        problem = f"is a link to {target}, which is not in the tar file"
-        yield from (Clip(f"tar://{name}::{tar}", problem=problem) for name in names)
+            for link in wanted.pop(posixpath.normpath(member.name), ()):
+                if _suffix(link.name) in VIDEO_SUFFIXES or _is_stream(archive, member):
+                    yield Clip(f"tar://{link.name}::{tar}", tar, member.offset_data, member.size)
+    for link in itertools.chain.from_iterable(wanted.values()):
+        yield Clip(f"tar://{link.name}::{tar}", problem=f"is a link to {link.shown}, which is no file in the tar file")
+
+
+class _Link:
+    """A member of a tar file that stands for another: the second of two hard links, or a symbolic link."""
+
+    __slots__ = ("name", "shown", "target")
+
+    def __init__(self, member: tarfile.TarInfo) -> None:
+        self.name, self.shown = member.name, member.linkname
+        folder = posixpath.dirname(member.name) if member.issym() else ""
+        self.target = posixpath.normpath(posixpath.join(folder, member.linkname))
+
+
+def _end_of(link: _Link, links: dict[str, _Link]) -> str:
+    """The name of the first member that is no link, on the way from link to link; a circle has none."""
+    for _ in range(MAX_LINKS - 1):
+        if link.target not in links:
+            break
+        link = links[link.target]
+    return link.target
 
 
 def _is_tar(name: str) -> bool:
