@@ -11,6 +11,7 @@ import itertools
 import re
 import socket
 import socketserver
+import ssl
 import struct
 import subprocess
 import threading
@@ -74,9 +75,14 @@ class Feed:
 
 
 class Server:
-    """A TCP server that calls `answer` with the file of each connection, in a thread."""
+    """A TCP server that calls `answer` with the file of each connection, in a thread.
 
-    def __init__(self, answer: Callable[[Any], None], *, port: int = 0) -> None:
+    certificate: files of a certificate and its key; connections are encrypted then.
+    """
+
+    def __init__(
+        self, answer: Callable[[Any], None], *, port: int = 0, certificate: tuple[str, str] | None = None
+    ) -> None:
         server = self
         self.connections: list[socket.socket] = []
 
@@ -96,6 +102,10 @@ class Server:
 
         self._listener = Listener(("127.0.0.1", port), Handler)
         self.port = self._listener.server_address[1]
+        if certificate:
+            encryption = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            encryption.load_cert_chain(*certificate)
+            self._listener.socket = encryption.wrap_socket(self._listener.socket, server_side=True)
         threading.Thread(target=self._listener.serve_forever, args=(0.02,), daemon=True).start()
 
     def __enter__(self) -> Self:
@@ -136,6 +146,7 @@ def download(
     status: str = "200 OK",
     headers: Sequence[str] = (),
     requests: list[str] | None = None,
+    certificate: tuple[str, str] | None = None,
 ) -> Server:
     """HTTP with a length and without byte ranges.
 
@@ -154,7 +165,7 @@ def download(
         request.wfile.write("\r\n".join([*head, "", ""]).encode())
         request.wfile.write(content[: next(cuts, len(content))])
 
-    return Server(answer)
+    return Server(answer, certificate=certificate)
 
 
 def hls(chunks: Sequence[bytes], *, num_live: int | None = None) -> Server:

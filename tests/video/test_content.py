@@ -3,6 +3,8 @@
 import contextlib
 import io
 import os
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -270,6 +272,28 @@ def test_a_download_that_fails_says_why_and_shows_no_password(tmp_path: Path) ->
     with servers.silent() as silent:
         assert refusal(f"{LOOPBACK}:{silent.port}/a.mp4", timeout=0.2).endswith("/a.mp4: no data for 0.2 s")
     assert refusal("http://127.0.0.1:port/a.mp4") == "port/a.mp4: not a valid address"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate")
+def test_a_server_whose_certificate_is_not_trusted_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, key = str(tmp_path / "own.pem"), str(tmp_path / "key.pem")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
+         "subjectAltName=DNS:localhost", "-out", name, "-keyout", key], check=True, capture_output=True,
+    )  # fmt: skip
+    content = clips.write_clip(tmp_path / "clip.mp4").read_bytes()
+    with servers.download(content, certificate=(name, key)) as server:
+        address = f"https://localhost:{server.port}/a.mp4"
+        trusted = "SSL_CERT_FILE can name a file of certificates to trust"
+        assert refusal(address).startswith(f"{address}: the certificate of localhost is refused (self")
+        assert refusal(address).endswith(f"; {trusted}")
+        monkeypatch.setenv("SSL_CERT_FILE", name)
+        with Video(address) as video:
+            assert len(list(video.sample_evenly(count=3))) == 3
+        told = f"{server.port}/a.mp4: the certificate of 127.0.0.1 is refused (IP address mismatch"
+        assert told in refusal(f"https://127.0.0.1:{server.port}/a.mp4")
 
 
 def test_a_server_that_sends_a_byte_now_and_then_is_given_up() -> None:

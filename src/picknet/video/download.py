@@ -6,6 +6,7 @@ import http.client
 import math
 import shutil
 import socket
+import ssl
 import tempfile
 import threading
 import time
@@ -191,6 +192,10 @@ def http_opener(*handlers: BaseHandler) -> OpenerDirector:
     return opener
 
 
+class _RefusedCertificate(OSError):
+    """A server that may be another one."""
+
+
 def http_handler(connect: Callable[[http.client.HTTPConnection], object]) -> AbstractHTTPHandler:
     """What connects on behalf of urllib. connect: gives a connection its socket, to which TLS is added if needed."""
 
@@ -200,6 +205,16 @@ def http_handler(connect: Callable[[http.client.HTTPConnection], object]) -> Abs
 
     class Encrypted(http.client.HTTPSConnection, Plain):
         """Connects as above; the certificate has to be that of the host's name."""
+
+        def connect(self) -> None:
+            try:
+                super().connect()
+            except ssl.SSLCertVerificationError as error:
+                host = self._tunnel_host or self.host  # type: ignore[attr-defined]  # behind a proxy, or without one
+                raise _RefusedCertificate(
+                    f"the certificate of {host} is refused ({error.verify_message}); SSL_CERT_FILE can name a file of "
+                    "certificates to trust"
+                ) from None
 
     class Handler(AbstractHTTPHandler):
         def http_open(self, request: Request) -> http.client.HTTPResponse:
@@ -244,6 +259,8 @@ def _reason(error: Exception, timeout: float) -> str:
             return "access denied: the user name or the password is missing or wrong"
         return f"the server answers {error.code} ({http.client.responses.get(error.code, 'unknown status')})"
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(cause, _RefusedCertificate):
+        return str(cause)
     if isinstance(cause, TimeoutError):
         return f"no data for {timeout:g} s"
     if isinstance(cause, ConnectionRefusedError):
