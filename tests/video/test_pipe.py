@@ -1,19 +1,23 @@
 """Pipes: an MP4 with its index at the end is copied to a temporary file, everything else is read as it comes."""
 
+import contextlib
+import itertools
 import os
 import re
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import clips
 import pytest
 import servers
 
 from picknet.video.file import Video
-from picknet.video.live import Live
+from picknet.video.live import Live, LostSource
 from picknet.video.pipe import Pipe
 from picknet.video.source import Location, UnreachableSource
 
@@ -88,6 +92,51 @@ def test_a_copy_that_takes_longer_than_the_timeout_is_waited_for(tmp_path: Path)
         # After the copy, the first frame has as long as the timeout to be decoded, on a busy machine, too.
         assert numbers(Live(pipe, fps=5, timeout=timeout, note=lambda _: None))[:3] == [0, 5, 10]
         assert time.monotonic() - start > timeout
+
+
+@contextlib.contextmanager
+def kept_open(pieces: Sequence[bytes], *, pause: float) -> Iterator[IO[bytes]]:
+    """A pipe into which the pieces are written with a pause after each, and which has no end within the block."""
+    reader, writer = os.pipe()
+    is_over = threading.Event()
+
+    def write() -> None:
+        for piece in pieces:
+            os.write(writer, piece)
+            if is_over.wait(pause):
+                break
+        is_over.wait()
+        os.close(writer)
+
+    writing = threading.Thread(target=write, daemon=True)
+    writing.start()
+    with open(reader, "rb", buffering=0) as pipe:
+        yield pipe
+        is_over.set()
+        writing.join()
+
+
+def test_a_pipe_that_pauses_for_longer_than_the_timeout_is_lost() -> None:
+    chunks = servers.transport_stream(30)
+    seen: list[float] = []
+    told = r"^file: lost after 2\.\d s \(no frame for 1\.5 s\)$"
+    with kept_open([b"".join(chunks)], pause=0.0) as pipe, pytest.raises(LostSource, match=told):
+        seen.extend(frame.seconds for frame in Live(pipe, fps=5, timeout=1.5))
+    assert len(seen) > 10
+
+
+def test_a_pipe_is_not_lost_while_frames_come_that_are_not_looked_at() -> None:
+    chunks = servers.transport_stream(60)
+    with kept_open(chunks, pause=0.1) as pipe:
+        frames = itertools.islice(Live(pipe, fps=0.2, timeout=3), 2)
+        assert [frame.seconds for frame in frames] == pytest.approx([0.0, 5.0])
+
+
+def test_frames_of_a_copy_that_wait_for_their_time_are_no_pause(tmp_path: Path) -> None:
+    content = clips.write_clip(tmp_path / "clip.mp4").read_bytes()
+    with open(piped(content), "rb", buffering=0) as pipe:
+        live = Live(pipe, fps=0.5, timeout=1.2, realtime=True, note=lambda _: None)
+        assert [frame.seconds for frame in live] == [0.0, 2.0]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

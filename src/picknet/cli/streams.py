@@ -92,7 +92,7 @@ def stream(
     timeout: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", min=0.1, max=3600, help="Seconds without a frame after which a connection is lost.",
+            metavar="SECONDS", min=0.1, max=86400, help="Seconds without a frame after which the source is lost.",
             rich_help_panel=SOURCE,
         ),
     ] = 15.0,

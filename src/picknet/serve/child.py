@@ -34,8 +34,9 @@ Pixels = NDArray[np.uint8]
 
 MAX_WAITING = 4
 """Samples that are decoded before they are asked for."""
-FIRST_FRAME_SECONDS = 60.0
-"""For the first frame of a video that is sent piece by piece."""
+FRAME_SECONDS = 120.0
+"""Without a frame, after which a video that is sent piece by piece is given up. A client that sends nothing is told
+earlier."""
 MAX_BYTES_BEFORE_A_FRAME = 64 << 20
 """Of such a video: an MP4 whose index is at its end is kept until it is complete."""
 
@@ -191,7 +192,7 @@ class Pieces(io.RawIOBase):
         self._num_bytes = 0
         self._any_frame = False
         self._frames: Queue[Frame | PicknetError | None] = Queue(1)
-        live = Live(cast(BinaryIO, self), fps=fps, timeout=FIRST_FRAME_SECONDS, glance=glance, note=lambda line: None)
+        live = Live(cast(BinaryIO, self), fps=fps, timeout=FRAME_SECONDS, glance=glance, note=lambda line: None)
         threading.Thread(target=self._read, args=(live,), daemon=True).start()
 
     def put(self, piece: bytes, *, is_last: bool) -> int:

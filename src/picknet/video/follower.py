@@ -105,6 +105,7 @@ class Follower:
         before = PacketBytes()
         pictures = connection.pictures(is_wanted=lambda: not self._queue.closed, drop=self._queue.drop)
         for picture, timestamp, arrived in pictures:
+            self._queue.keep_alive()
             if motion:
                 motion.add(picture)
             seconds = clock.seconds(timestamp, arrived)

@@ -46,7 +46,7 @@ class FrameQueue:
             return not self.closed
 
     def keep_alive(self) -> bool:
-        """Restart the reader's timeout: data arrives, though no frame yet. False if the reader has closed the queue."""
+        """Restart the reader's timeout: data arrives, though no frame to read. False if the reader has closed it."""
         self._alive_at = time.monotonic()
         return not self.closed
 
@@ -84,8 +84,10 @@ class FrameQueue:
 
     def sleep(self, seconds: float) -> None:
         """Let the writer sleep, unless the reader closes the queue."""
+        seconds = max(seconds, 0.0)
+        self._alive_at = time.monotonic() + seconds
         with self._changed:
-            self._changed.wait_for(lambda: self.closed, max(seconds, 0.0))
+            self._changed.wait_for(lambda: self.closed, seconds)
 
     def close(self) -> None:
         with self._changed:

@@ -36,7 +36,8 @@ class Live:
     read within a second are dropped.
 
     A source that sends no frame for `timeout` seconds is an error at first. Later it counts as lost, and is tried again
-    `retries` times at increasing intervals, until frames arrive again; `note` receives a line about each of these.
+    `retries` times at increasing intervals, until frames arrive again; `note` receives a line about each of these. A
+    pipe cannot be opened again, so that it is an error, too.
 
     glance: the kind of glance that frames shall have, as for `Video`.
     """
@@ -173,6 +174,7 @@ class Live:
     def _queued(self, arrivals: Iterator[Arrival]) -> Iterator[Frame]:
         """The frames that a thread reads from `arrivals` and puts into the queue."""
         queue = self._queue
+        is_pipe = self._location is not None and self._location.kind == "pipe"
 
         def read() -> None:
             try:
@@ -186,13 +188,17 @@ class Live:
         threading.Thread(target=read, name="picknet live", daemon=True).start()
         try:
             for index in itertools.count():
-                arrival = queue.take(math.inf if index else self._timeout)
+                # Pauses of a connection are noticed by the follower; those of files and arrays are theirs.
+                arrival = queue.take(self._timeout if is_pipe or not index else math.inf)
                 if arrival is None:
                     return
                 arrival.frame.index = index
                 self._arrived = arrival.arrived if queue.drops else None
                 yield arrival.frame
         except TimeoutError:
+            if self.num_frames:
+                pause = f"no frame for {self._timeout:g} s"
+                raise LostSource(f"{self.name}: lost after {self.seconds:.1f} s ({pause})") from None
             raise UnreachableSource(f"{self.name}: no frame received within {self._timeout:g} s") from None
         finally:
             self.close()
