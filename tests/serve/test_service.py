@@ -2,10 +2,12 @@
 
 import base64
 import dataclasses
+import errno
 import http.client
 import io
 import json
 import logging
+import os
 import select
 import socket
 import threading
@@ -86,6 +88,23 @@ def test_what_is_no_video_is_told_by_its_name_without_the_path(running: Running,
     assert uploads(running) == []
 
 
+@pytest.mark.parametrize("place", ["starlette.datastructures.UploadFile.write", "shutil.copyfileobj"])
+def test_an_upload_that_does_not_fit_on_the_disk_is_told(
+    running: Running, clip: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def full(*_: object) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    body = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.mp4"\r\n\r\n' + clip.read_bytes()
+    body, headers = body + b"\r\n--b--\r\n", form()[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(place, full)
+        refused = error_of(ask(running, "POST", "/v1/captions", body, headers))
+    assert refused == (507, "the upload cannot be stored (No space left on device); try again later")
+    assert uploads(running) == []
+    assert ask(running, "POST", "/v1/captions", body, headers)[0] == 200
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -133,6 +152,9 @@ def test_nonsense_of_clients_is_not_logged(running: Running, caplog: pytest.LogC
         with stream.send_context():
             stream.protocol.send_text(b"\xff")
         stream.recv(timeout=20)
+    with socket.create_connection(("127.0.0.1", running.port), timeout=20) as connected:
+        connected.sendall(b"\x16\x03\x01\x02\x00")  # TLS
+        assert connected.recv(100).startswith(b"HTTP/1.1 400 ")
     logging.getLogger("uvicorn.error").removeHandler(caplog.handler)
     assert caplog.records == []
 

@@ -30,7 +30,7 @@ from picknet.serve.examples import CAPTION, FRAMES, JOB, MODEL, TIMELINE
 from picknet.serve.fetching import STOPPING
 from picknet.serve.guard import Refused, error_body, status_of
 from picknet.serve.jobs import Cancelled, Job, State
-from picknet.serve.service import MAX_SIDE, Clip, Service
+from picknet.serve.service import MAX_SIDE, Clip, NoSpace, Service
 from picknet.serve.streaming import follow, refuse
 from picknet.serve.web import add_page
 
@@ -435,6 +435,7 @@ _REFUSALS = {
     422: "The video cannot be read, is too long, or takes too long.",
     429: "Too many requests; `Retry-After` says when to try again.",
     503: "The service is stopping.",
+    507: "The upload cannot be stored.",
 }
 
 
@@ -456,6 +457,8 @@ async def _http_error(request: HTTPConnection, error: Exception) -> Any:
     if isinstance(request, WebSocket):
         await refuse(request, error.status_code, error.detail)
         return None
+    if isinstance(error.__cause__, OSError):  # the framework stores uploads while it reads them
+        return await _picknet_error(request, NoSpace(error.__cause__))
     headers = dict(error.headers or {})
     message = error.detail
     if not isinstance(error, Refused) and error.status_code in (404, 405):  # of the framework
@@ -470,7 +473,7 @@ async def _bad_request(request: HTTPConnection, error: Exception) -> Any:
     return await _http_error(request, Refused(400, message))
 
 
-async def _picknet_error(_: Request, error: Exception) -> JSONResponse:
+async def _picknet_error(_: HTTPConnection, error: Exception) -> JSONResponse:
     assert isinstance(error, PicknetError)
     refused = Refused(status_of(error), str(error))
     return _error(refused.status_code, refused.detail, dict(refused.headers or {}))

@@ -19,7 +19,7 @@ from picknet.errors import BadSetting, PicknetError
 from picknet.picking.picker import BadPicker
 from picknet.serve.fetching import STOPPING, Stopping
 from picknet.serve.jobs import Busy
-from picknet.serve.service import NoSuchFile, Service
+from picknet.serve.service import NoSpace, NoSuchFile, Service
 from picknet.serve.web import PAGE_FILES
 
 Message = MutableMapping[str, Any]
@@ -63,6 +63,7 @@ _CODES = {
     429: "busy",
     500: "internal_error",
     503: "stopping",
+    507: "no_space",
 }
 
 
@@ -70,7 +71,7 @@ def status_of(error: PicknetError) -> int:
     """The status of an answer that tells this error."""
     if isinstance(error, BadSetting | BadConfig | BadPicker):
         return 400
-    special = {NoSuchFile: 404, Busy: 429, Stopping: 503}
+    special = {NoSuchFile: 404, Busy: 429, Stopping: 503, NoSpace: 507}
     return next((status for kind, status in special.items() if isinstance(error, kind)), 422)
 
 

@@ -90,7 +90,9 @@ def _max_connections(limits: Limits) -> int:
 def _silence_noise() -> None:
     """Say nothing on standard error about clients that send nonsense: they are told."""
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
-    logging.getLogger("uvicorn.error").addFilter(lambda record: "Invalid UTF-8 sequence" not in str(record.msg))
+    logging.getLogger("uvicorn.error").addFilter(
+        lambda record: not any(noise in str(record.msg) for noise in ("Invalid UTF-8 sequence", "Invalid HTTP request"))
+    )
 
 
 def run(

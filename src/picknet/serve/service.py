@@ -44,6 +44,13 @@ class TooMuchVideo(PicknetError):
     """A video that is longer than the service takes."""
 
 
+class NoSpace(PicknetError):
+    """An upload that cannot be stored, mostly because the disk is full."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"the upload cannot be stored ({error.strerror or error}); try again later")
+
+
 class NoSuchFile(PicknetError):
     """A path that is not a file under the root folder."""
 
@@ -142,9 +149,12 @@ class Service:
 
     def stored(self, upload: IO[bytes], name: str | None) -> "Clip":
         """An upload, copied to a file whose name the client does not choose."""
-        with self._new_file() as file:
-            upload.seek(0)
-            shutil.copyfileobj(upload, file, 1 << 20)
+        try:
+            with self._new_file() as file:
+                upload.seek(0)
+                shutil.copyfileobj(upload, file, 1 << 20)
+        except OSError as error:
+            raise NoSpace(error) from error
         return Clip(file.name, name=_shown(name) or "upload", is_upload=True)
 
     def deadline(self) -> Deadline:
