@@ -170,3 +170,48 @@ def test_processes_that_start_together_get_the_same_result(place: Path, model_fo
     assert printed == {afterwards}
     assert afterwards.strip()
     assert len(list(place.iterdir())) == 1
+
+
+@pytest.mark.parametrize("told", ["std::bad_alloc", "Resource temporarily unavailable"])
+def test_a_graph_for_which_there_is_no_memory_is_not_called_damaged(
+    place: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    class Core:
+        def compile_model(self, *_: object) -> object:
+            raise RuntimeError(f"Exception from core.cpp:109:\n{told}\n")
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(real, name)
+
+    real = graphs._core()
+    monkeypatch.setattr(graphs, "_core", Core)
+    with pytest.raises(MemoryError, match=r"cnn\.onnx: cannot be compiled$"):
+        features(model_folder)
+
+
+def test_a_compiled_graph_that_does_not_fit_into_memory_twice_is_used_and_not_kept(
+    place: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Compiled:
+        def __init__(self, compiled: object) -> None:
+            self._compiled = compiled
+
+        def export_model(self, _: object) -> None:
+            raise ValueError("I/O operation on closed file.")  # as OpenVINO says it
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._compiled, name)
+
+    class Core:
+        def compile_model(self, *arguments: object) -> object:
+            return Compiled(real.compile_model(*arguments))
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(real, name)
+
+    expected, real = features(model_folder), graphs._core()
+    for entry in place.iterdir():
+        entry.unlink()
+    monkeypatch.setattr(graphs, "_core", Core)
+    np.testing.assert_array_equal(features(model_folder), expected)
+    assert list(place.iterdir()) == []

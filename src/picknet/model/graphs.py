@@ -158,9 +158,12 @@ class Graph:
                 model = in_eight_bits(model, _openvino().opset13)
             compiled = _core().compile_model(model, "CPU", settings)
         except RuntimeError as error:
-            raise BadModel(f"{self._path}: cannot be compiled ({last_line(error)}); {EXPORT_AGAIN}") from error
+            raise _failure(self._path, "compiled", error) from error
         exported = io.BytesIO()
-        compiled.export_model(exported)
+        try:
+            compiled.export_model(exported)
+        except (RuntimeError, ValueError, MemoryError):  # without memory for it, it is compiled again the next time
+            return compiled
         # Released at once: in Python 3.12, garbage collection of a BytesIO that still has a view may crash.
         with exported.getbuffer() as content:
             cache.write(entry, content)
@@ -173,7 +176,7 @@ class Graph:
         try:
             model.reshape({port: _bounded(port.partial_shape, rows, self._max_cells) for port in model.inputs})
         except RuntimeError as error:
-            raise BadModel(f"{self._path}: cannot be compiled ({last_line(error)}); {EXPORT_AGAIN}") from error
+            raise _failure(self._path, "compiled", error) from error
         _check_work(self._path, model, rows)
         return model
 
@@ -289,7 +292,15 @@ def _wait(request: Any, path: Path) -> None:
     try:
         request.wait()
     except RuntimeError as error:
-        raise BadModel(f"{path}: cannot be computed ({last_line(error)}); {EXPORT_AGAIN}") from error
+        raise _failure(path, "computed", error) from error
+
+
+def _failure(path: Path, what: str, error: RuntimeError) -> Exception:
+    """What an error of OpenVINO means: without memory for data or threads, the graph is not to blame."""
+    reason = last_line(error)
+    if "alloc" in reason or "Resource temporarily unavailable" in reason:
+        return MemoryError(f"{path}: cannot be {what}")
+    return BadModel(f"{path}: cannot be {what} ({reason}); {EXPORT_AGAIN}")
 
 
 _core_lock = threading.Lock()

@@ -169,6 +169,6 @@ class Runtime:
         return self.graphs[name].compiled(self._precision[name])
 
     def _compile(self, *names: str) -> None:
-        with contextlib.suppress(BadModel):  # raised again when the graph is used
+        with contextlib.suppress(BadModel, MemoryError, RuntimeError):  # raised again when the graph is used
             for name in names:
                 self._compiled(name)
