@@ -5,6 +5,8 @@ import errno
 import io
 import json
 import os
+import shutil
+import subprocess
 import tarfile
 import threading
 import zipfile
@@ -221,6 +223,23 @@ def test_symbolic_links_in_a_tar_file_count_and_lead_nowhere_else(place: Path) -
         name: f"is a link to {links[name]}, which is no file in the tar file"
         for name in ("up.mp4", "root.mp4", "gone.mp4", "a.mp4", "b.mp4")
     }
+
+
+@pytest.mark.skipif(shutil.which("tar") is None, reason="needs tar")
+@pytest.mark.parametrize("format", ["gnu", "posix"])
+def test_a_member_of_a_tar_file_that_is_stored_without_its_zeros_is_told(place: Path, format: str) -> None:
+    with (place / "holes.mp4").open("wb") as file:
+        file.seek(1 << 20)
+        file.write(b"end")
+    (place / "whole.mp4").write_bytes(b"one")
+    packed = ["tar", "--sparse", f"--format={format}", "-cf", "000.tar", "holes.mp4", "whole.mp4"]
+    if subprocess.run(packed, capture_output=True, check=False).returncode:
+        pytest.skip("this tar stores every zero")
+    holes, whole = list_clips(["000.tar"])
+    assert (holes.name, whole.name) == ("tar://holes.mp4::000.tar", "tar://whole.mp4::000.tar")
+    assert holes.problem == "is stored without its zeros; pack it without --sparse"
+    with opened(whole) as content:
+        assert content == b"one"
 
 
 def test_a_long_row_of_links_in_a_tar_file_is_not_followed_for_ever(place: Path) -> None:

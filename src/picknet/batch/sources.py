@@ -335,7 +335,7 @@ def _members(tar: str) -> Iterator[Clip]:
                 elif not _may_be_video(member.name):
                     continue
                 elif member.isreg() and (_suffix(member.name) in VIDEO_SUFFIXES or _is_stream(archive, member)):
-                    yield Clip(f"tar://{member.name}::{tar}", tar, member.offset_data, member.size)
+                    yield _stored(tar, member.name, member)
             # A damaged header is the end for `tarfile`, too, but only a block of zeros is the end of a whole file.
             file.seek(archive.offset)  # type: ignore[attr-defined]
             if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
@@ -345,6 +345,13 @@ def _members(tar: str) -> Iterator[Clip]:
         yield Clip(tar, problem="no such file")
     except Exception as error:  # noqa: BLE001 - cloud libraries have errors of their own; this one becomes a row
         yield Clip(tar, problem=f"cannot be read as a tar file ({_reason(error)})")
+
+
+def _stored(tar: str, name: str, member: tarfile.TarInfo) -> Clip:
+    """The clip whose bytes a member is. name: its own, or that of a link to it."""
+    if member.issparse():
+        return Clip(f"tar://{name}::{tar}", problem="is stored without its zeros; pack it without --sparse")
+    return Clip(f"tar://{name}::{tar}", tar, member.offset_data, member.size)
 
 
 def _may_be_video(member: str) -> bool:
@@ -375,7 +382,7 @@ def _linked(tar: str, file: IO[bytes], links: dict[str, "_Link"]) -> Iterator[Cl
                 continue
             for link in wanted.pop(posixpath.normpath(member.name), ()):
                 if _suffix(link.name) in VIDEO_SUFFIXES or _is_stream(archive, member):
-                    yield Clip(f"tar://{link.name}::{tar}", tar, member.offset_data, member.size)
+                    yield _stored(tar, link.name, member)
     for link in itertools.chain.from_iterable(wanted.values()):
         yield Clip(f"tar://{link.name}::{tar}", problem=f"is a link to {link.shown}, which is no file in the tar file")
 
