@@ -118,15 +118,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--address", default="http://127.0.0.1:8000", help="of the service (default: %(default)s)")
     parser.add_argument("--token", default=os.environ.get("PICKNET_TOKEN"), help="default: $PICKNET_TOKEN")
     parser.add_argument("--format", default="text", help="of a timeline: text, json, jsonl, csv, srt or vtt")
+    parser.add_argument("--min-confidence", type=float, help="leave out captions below it: 0.5, say")
     parser.add_argument("--budget", type=int, default=8, help="at most this many frames (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("frames"), help="folder for frames (default: %(default)s)")
     options = parser.parse_args(arguments)
     client = Client(options.address, token=options.token)
     try:
         if options.what == "caption":
-            print(client.caption(options.video)["caption"])
+            caption = client.caption(options.video, min_confidence=options.min_confidence)
+            print(caption["caption"] or "not sure")
         elif options.what == "timeline":
-            print(client.timeline(options.video, format=options.format), end="")
+            settings = {"format": options.format, "min_confidence": options.min_confidence}
+            print(client.timeline(options.video, **settings), end="")
         else:
             options.out.mkdir(parents=True, exist_ok=True)
             for number, frame in enumerate(client.frames(options.video, budget=options.budget), start=1):

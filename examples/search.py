@@ -27,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     indexing = commands.add_parser("index", help="describe videos; known ones are described again")
     indexing.add_argument("database")
     indexing.add_argument("videos", nargs="+", metavar="VIDEO")
+    indexing.add_argument(
+        "--min-confidence", type=float, default=0.3, metavar="C", help="leave out scenes of which it is less sure (0.3)"
+    )
     finding = commands.add_parser("find", help="print the scenes that match all words")
     finding.add_argument("database")
     finding.add_argument("words", nargs="+", metavar="WORD")
@@ -39,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with contextlib.closing(sqlite3.connect(options.database)) as database, database:
             database.execute(SCENES)
             if options.command == "index":
-                index(database, options.videos)
+                index(database, options.videos, min_confidence=options.min_confidence)
             else:
                 for video, start, sentence in find(database, options.words, limit=options.limit):
                     print(f"{video}  {int(start) // 60}:{int(start) % 60:02d}  {sentence}")
@@ -49,11 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"search.py: {error}")
 
 
-def index(database: sqlite3.Connection, videos: Sequence[str]) -> None:
+def index(database: sqlite3.Connection, videos: Sequence[str], *, min_confidence: float) -> None:
     captioner = picknet.load()
     for video in videos:
         path = os.path.abspath(video)
-        segments = list(captioner.timeline(video))
+        segments = [one for one in captioner.timeline(video, min_confidence=min_confidence) if one.text]
         database.execute("DELETE FROM scenes WHERE video = ?", [path])
         rows = [(segment.text, path, segment.start) for segment in segments]
         database.executemany("INSERT INTO scenes VALUES (?, ?, ?)", rows)

@@ -404,6 +404,22 @@ def test_the_confidence_is_read_from_the_models_card(model_folder, tmp_path):
         load(folder)
 
 
+def test_blank_frames_get_no_sentence_whatever_the_confidence(captioner, frames, monkeypatch):
+    black = [Frame.from_pixels(np.zeros((60, 80, 3), np.uint8), index=i, seconds=i / 4) for i in range(8)]
+    monkeypatch.setattr(captioner.describer, "confidence", Confidence(9.0, {}))
+    for result in (
+        captioner.caption(black, candidates=2),
+        next(captioner.stream(black)),
+        next(captioner.timeline(black)),
+    ):
+        assert (result.text, result.display_text) == ("", "not sure (1.00)")
+        assert result.not_sure == "nothing to see: the frame is blank, or all of them are"
+    assert captioner.caption([*black, frames[8]], picker=AllPicker()).text
+    # In a stream a scene that begins black has a caption as soon as there is something to see.
+    updates = captioner.stream([*black[:2], frames[2]], picker=AllPicker())
+    assert [bool(update.text) for update in updates] == [False, False, True]
+
+
 def test_a_caption_below_the_least_confidence_is_left_out(captioner, frames, monkeypatch):
     with pytest.raises(BadSetting, match=r"^min_confidence is 0.5: the model .* has no confidence; fit one with"):
         captioner.caption(frames, min_confidence=0.5)

@@ -17,6 +17,9 @@ from picknet.video.frame import Frame
 from picknet.video.live import Live
 from picknet.walk import SceneRule, Walk
 
+NOTHING_TO_SEE = "nothing to see: the frame is blank, or all of them are"
+"""Whatever the confidence: a sentence about a black screen is invented."""
+
 
 class Describer:
     """What a model says about picked frames, in one style. Thread-safe."""
@@ -95,7 +98,7 @@ class Describer:
         if not picks:
             return None
         sentences, signals = self.writer.write(memory.state(), beam=beam, count=count)
-        confidence, not_sure = self._judged(signals, min_confidence)
+        confidence, not_sure = self._judged(signals, memory, min_confidence)
         return Description(tuple(picks), sentences, signals, confidence, not_sure, num_scenes)
 
     def updates(
@@ -133,7 +136,7 @@ class Describer:
                 picks.append(pick)
                 total_picks += 1
                 sentences, signals = self.writer.write(memory.state(), beam=beam)
-                confidence, not_sure = self._judged(signals, min_confidence)
+                confidence, not_sure = self._judged(signals, memory, min_confidence)
                 previous, text = text, "" if not_sure else sentences[0].text
                 yield Update(
                     pick.seconds,
@@ -151,11 +154,15 @@ class Describer:
                     not_sure,
                 )
 
-    def _judged(self, signals: Signals, min_confidence: float) -> tuple[float | None, str | None]:
-        """The confidence of a caption, and why it is too low, if it is."""
-        if self.confidence is None:
+    def _judged(
+        self, signals: Signals, memory: SceneMemory, min_confidence: float
+    ) -> tuple[float | None, str | None]:
+        """The confidence of a caption, and why there is none, if there is none."""
+        confidence = self.confidence.of(signals) if self.confidence else None
+        if memory.is_blank:
+            return confidence, NOTHING_TO_SEE
+        if confidence is None:
             return None, None
-        confidence = self.confidence.of(signals)
         if confidence >= min_confidence:
             return confidence, None
         return confidence, f"confidence {written(confidence, limit=min_confidence)} is below {min_confidence:g}"

@@ -49,9 +49,9 @@ class _MayBeUnsure:
     @property
     def display_text(self) -> str:
         """The text, or `not sure (0.31)`."""
-        if not self.not_sure or self.confidence is None:
+        if not self.not_sure:
             return self.text
-        return f"not sure ({written(self.confidence)})"
+        return "not sure" if self.confidence is None else f"not sure ({written(self.confidence)})"
 
     def _quoted(self) -> str:
         return "not sure" if self.not_sure else repr(self.text)
@@ -83,7 +83,7 @@ class Caption(_MayBeUnsure):
     error: str | None = None
     """From `caption_many`: why this video has no caption."""
     not_sure: str | None = None
-    """With a `min_confidence`: why there is no text and no candidate."""
+    """Why there is no text and no candidate: a confidence below `min_confidence`, or nothing but blank frames."""
     width: int | None = None
     height: int | None = None
     """Pixels of an upright frame; None where the source is not a video file."""

@@ -210,6 +210,11 @@ def test_version_and_the_bare_command(picknet: Picknet) -> None:
             ["evaluate", "--data", ".", "--examples", "e.gif"],
             "--examples e.gif: a picture ends in .png, .jpg, .jpeg, .webp",
         ),
+        (["evaluate", "--data", ".", "--num-examples", "3"], "--num-examples 3: only applies to --examples FILE"),
+        (
+            ["pick", "a.mp4", "--format", "csv", "--max-side", "99"],
+            "--max-side 99: csv holds no images; pass --out DIR for them",
+        ),
         (
             ["compare", "--data", ".", "--model", "a", "--model", "b", "--clips", "c.txt"],
             "2 models and 1 list of clips: each --model needs one --clips",
@@ -226,6 +231,16 @@ def test_wrong_usage_is_one_line_and_exit_code_2(picknet: Picknet, arguments: li
     assert (code, out) == (2, "")
     assert err.startswith(f"picknet: {message}")
     assert err.count("\n") == 1
+
+
+def test_a_file_whose_name_begins_with_a_dash_is_told_how_to_be_named(
+    picknet: Picknet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-x8.mp4").touch()
+    code, out, err = picknet("caption", "-x8.mp4")
+    assert (code, out) == (2, "")
+    assert err.startswith("picknet: -x8.mp4 begins with a dash, so it is taken for options: write ./-x8.mp4 (see ")
 
 
 # --- What can go wrong around it ---

@@ -181,6 +181,7 @@ def test_evaluate_with_several_pickers_prints_the_papers_table_and_the_missing_c
         ("dog", "all"),
     ]
     assert (written[2]["caption"], written[2]["error"]) == (None, "no video named gone")
+    assert [row["confidence"] for row in written] == [None] * 16  # the model of the tests is not calibrated
     assert written[4]["error"] is None
     assert [written[place]["k"] for place in (0, 2, 4)] == [3, 3, None]
     assert len(written[4]["picks"]) == 10

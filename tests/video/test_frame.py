@@ -12,6 +12,7 @@ import pytest
 from clips import area_average
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from PIL import Image
 
 from picknet.errors import BadSetting
@@ -121,6 +122,23 @@ def test_a_glance_is_computed_once_and_cannot_be_changed() -> None:
     assert frame.glance() is frame.glance()
     with pytest.raises(ValueError, match="read-only"):
         frame.glance()[0, 0] = 1
+
+
+def test_a_frame_is_blank_only_if_nothing_differs_in_brightness_or_colour() -> None:
+    def frame(pixels: NDArray[np.uint8]) -> Frame:
+        return Frame.from_pixels(pixels, index=0, seconds=0.0)
+
+    flat, noise = np.full((90, 160, 3), 30, np.uint8), np.random.default_rng(0).integers(0, 30, (90, 160, 3))
+    assert frame(flat).is_blank
+    assert frame((flat + noise // 10).astype(np.uint8)).is_blank
+    assert not frame(clips.picture(3)).is_blank
+    lit = flat.copy()
+    lit[40:50, 70:80] = 120  # a lamp in the dark
+    assert not frame(lit).is_blank
+    equal = np.zeros((90, 160, 3), np.uint8)  # as bright, in two colours
+    equal[:, :80], equal[:, 80:] = (150, 0, 0), (0, 76, 0)
+    assert frame(equal).glance().std() < 2
+    assert not frame(equal).is_blank
 
 
 @pytest.mark.parametrize("shape", [(10, 10), (10, 10, 4), (3, 10, 10), (0, 10, 3)])

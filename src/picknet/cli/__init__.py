@@ -71,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if problems := getattr(error.__cause__, "errors", None):  # Typer has Pydantic check the values of options
             error.message = with_value(problems()[0])
         message = " ".join(error.format_message().split()).rstrip(".")
+        if file := next((one for one in given if one.startswith("-") and os.path.exists(one)), None):
+            message = f"{file} begins with a dash, so it is taken for options: write ./{file}"
         code = _failed(f"{message} (see {command} --help)", code=2)
     except PicknetError as error:
         message = str(error)

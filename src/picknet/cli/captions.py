@@ -224,7 +224,8 @@ def _caption_all(
                     note(f"{caption.video}: {caption.damage}; captioned what could be read")
                 if sheet_path:
                     _write_sheet(sheet_path, thumbnails, caption)
-                doubts.add(caption.video, caption.confidence)
+                if caption.text:
+                    doubts.add(caption.video, caption.confidence)
                 if caption.num_scenes >= MANY_SCENES and (caption.seconds or 0) >= LONG_SECONDS:
                     num_films += 1
             header = ""

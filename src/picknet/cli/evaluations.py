@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from picknet.show.sheet import Strip
     from picknet.study.evaluation import Evaluation, Example
 
+NUM_EXAMPLES = 24
 MISSING_SHOWN = 5
 """Missing clips that are printed by name."""
 
@@ -100,8 +101,11 @@ def evaluate(
         ),
     ] = None,
     num_examples: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Number of clips on --examples.", rich_help_panel=OUTPUT)
-    ] = 24,
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Number of clips on --examples.", show_default="24", rich_help_panel=OUTPUT
+        ),
+    ] = None,
     quiet: Quiet = False,
     model: Model = None,
     style: Style = None,
@@ -136,6 +140,8 @@ def evaluate(
     check_numbers([name for name, _ in pickers], None, change)
     format = format_for(out, format, RESULT_SUFFIXES, default=ResultFormat.text)
     _check_pictures({"--histograms": histograms, "--examples": examples}, len(pickers))
+    if num_examples and not examples:
+        raise BadUsage(f"--num-examples {num_examples}: only applies to --examples FILE")
 
     import warnings
 
@@ -186,7 +192,7 @@ def evaluate(
         from picknet.show.page import save as save_image
         from picknet.show.sheet import example_sheet
 
-        drawn = evaluation.examples(rows[0], clips, count=num_examples, seed=seed)
+        drawn = evaluation.examples(rows[0], clips, count=num_examples or NUM_EXAMPLES, seed=seed)
         title = f"{len(drawn)} of {many(rows[0].num_videos, 'clip')} of {clips.dataset} {split}, drawn by seed {seed}"
         strips = [_strip(example, frames=rows[0].num_frames) for example in drawn]
         save_image(example_sheet(strips, title=f"{title} · {rows[0].label}"), examples)
@@ -230,14 +236,17 @@ def _write_captions(rows: Sequence["Evaluation"], path: Path) -> None:
         picker = {"picker": row.picker, "k": row.settings.get("k")}
         for clip, caption in row.captions.items():
             picks = [pick.to_dict() for pick in caption.picks]
-            content.append({"clip": clip, **picker, "caption": caption.text, "picks": picks, "error": None})
+            text = {"caption": caption.text, "confidence": caption.confidence}
+            content.append({"clip": clip, **picker, **text, "picks": picks, "error": None})
         for missing in row.missing:
-            content.append({"clip": missing.name, **picker, "caption": None, "picks": [], "error": missing.reason})
+            nothing: dict[str, Any] = {"caption": None, "confidence": None, "picks": []}
+            content.append({"clip": missing.name, **picker, **nothing, "error": missing.reason})
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def _strip(example: "Example", *, frames: int) -> "Strip":
     """The picked frames of an example, read from its video again."""
+    from picknet.model.confidence import written
     from picknet.show.page import Thumbnail
     from picknet.show.sheet import Strip
     from picknet.video.file import Video
@@ -246,6 +255,8 @@ def _strip(example: "Example", *, frames: int) -> "Strip":
     with Video(example.clip.path) as video:
         thumbnails = [Thumbnail.of(frame) for frame in video.sample_evenly(count=frames) if frame.index in indices]
     facts = f"{example.clip.name} · CIDEr {example.cider:.0f}"
+    if example.caption.confidence is not None:
+        facts += f" · confidence {written(example.caption.confidence)}"
     return Strip(thumbnails, example.caption.text, example.references, facts)
 
 

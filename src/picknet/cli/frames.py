@@ -145,6 +145,8 @@ def pick(
     if not out and format is PickFormat.text:
         others = ", ".join(name for name in PickFormat if name not in (PickFormat.text, PickFormat.paths))
         raise BadUsage(f"no output: pass --out DIR for the images, or a --format that needs no folder: {others}")
+    if not out and format in (PickFormat.json, PickFormat.jsonl, PickFormat.csv) and max_side:
+        raise BadUsage(f"--max-side {max_side}: {format.value} holds no images; pass --out DIR for them")
     if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadUsage(f"{out}: exists and is not an empty folder; name a new one")
     watch = _Watch.over(videos)

@@ -161,10 +161,10 @@ def stream(
                     if picker and picker.newest and len(shown) < MAX_SHOWN:
                         shown.append((picker.newest, update.display_text))
                     num_picks = update.total_picks
-                    if update.changed and update.text:
-                        num_captions += 1
-                        doubts.add(clock(update.seconds), update.confidence)
+                    num_captions += update.changed and bool(update.text)
                     if update.changed or not only_changes:
+                        if update.text:
+                            doubts.add(clock(update.seconds), update.confidence)
                         printer.print(update)
         finally:
             printer.end()

@@ -288,9 +288,12 @@ def _noting_damage(segments: "Iterable[Segment]", name: str) -> "Iterator[Segmen
 
 
 def _adding(doubts: Doubts, segments: "Iterable[Segment]", prefix: str) -> "Iterator[Segment]":
-    """The same segments, whose captions are added to the doubts."""
+    """The same segments, whose captions are added to the doubts; blank frames leave none."""
+    from picknet.describer import NOTHING_TO_SEE
+
     for segment in segments:
-        doubts.add(f"{prefix}{clock(segment.start)}", segment.confidence)
+        if segment.not_sure != NOTHING_TO_SEE:
+            doubts.add(f"{prefix}{clock(segment.start)}", segment.confidence)
         yield segment
 
 

@@ -21,9 +21,12 @@ class SceneMemory:
         self._state = runtime.start()
         self._pending: deque[PendingFeatures] = deque()
         """Not yet in the state."""
+        self.is_blank = True
+        """Whether no frame so far shows anything."""
 
     def add(self, frame: Frame) -> None:
         """Queue a picked frame for the CNN; does not wait for it."""
+        self.is_blank = self.is_blank and frame.is_blank
         pixels = frame.pixels(self._runtime.config.model.image_size)
         self._pending.append(self._runtime.start_features(pixels))
         while self._pending and (self._pending[0].is_ready or len(self._pending) > MAX_QUEUED_PICKS):

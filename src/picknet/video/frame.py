@@ -29,6 +29,8 @@ LONGEST_SIDE, NARROWEST = 2048, 256
 """A picture is too narrow if one side is longer than LONGEST_SIDE pixels and over NARROWEST times as long as the other.
 FFmpeg cannot scale some of those that are a thousand times as long."""
 TOO_NARROW = f"with a side of more than {LONGEST_SIDE:,}, at most {NARROWEST} times as long as the other is possible"
+BLANK = 2.0
+"""Standard deviation, of 255, below which a frame is blank: that of black frames in videos is below 1."""
 _GLANCE_SCALING = Interpolation.AREA | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
 """Bit-exact, so that the same frame is picked on every machine."""
 _SWSCALE_COLORSPACES = frozenset({0, 1, 2, 4, 5, 6, 7, 9})
@@ -136,6 +138,13 @@ class Frame:
     def is_large(self) -> bool:
         """Whether it takes so much memory that few should be held."""
         return is_large(self._picture.width, self._picture.height)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether there is nothing to see: nearly one brightness and colour all over, as a black screen."""
+        if self.glance().std() >= BLANK:
+            return False
+        return bool(self.pixels(GLANCE_SIZE).std(axis=(0, 1)).max() < BLANK)
 
     def shrink(self, size: int) -> None:
         """Keep no more than the glance and `pixels(size)`. A thumbnail is squashed from now on."""
