@@ -156,6 +156,42 @@ def test_a_colour_matrix_unknown_to_the_scaler_is_replaced() -> None:
         assert frame.glance().shape == (GLANCE_SIZE, GLANCE_SIZE)
 
 
+@pytest.mark.parametrize(
+    ("width", "height", "stored", "named", "right"),
+    [
+        (1280, 544, "itu709", 2, True),
+        (96, 720, "itu709", 2, True),
+        (1280, 544, "itu709", 1, True),
+        (1280, 544, "itu601", 6, True),
+        (1280, 544, "itu601", 2, False),
+        (1024, 576, "itu601", 2, True),
+        (1024, 576, "itu709", 2, False),
+    ],
+)
+def test_hd_that_names_no_colour_matrix_has_that_of_hd(
+    width: int, height: int, stored: str, named: int, right: bool
+) -> None:
+    """Green is 30 grey values off by the wrong matrix, orange nearly as much."""
+    shown = clips.picture(0, width=width, height=height)
+    shown[height // 2 :, : width // 2], shown[height // 2 :, width // 2 :] = (30, 200, 30), (220, 120, 20)
+    coded = av.VideoFrame.from_ndarray(shown, format="rgb24").reformat(format="yuv420p", dst_colorspace=stored)
+    coded.colorspace = named
+    frame = Frame(coded, index=0, seconds=0.0)
+    for pixels in (frame.pixels().astype(int), frame.thumbnail(64).astype(int), frame.pixels(64).astype(int)):
+        place = len(pixels) * 3 // 4, pixels.shape[1] // 4
+        for colour, found in (((30, 200, 30), pixels[place]), ((220, 120, 20), pixels[place[0], 3 * place[1]])):
+            assert (np.abs(found - colour).max() < 8) == right
+
+
+@pytest.mark.parametrize("pixel_format", ["rgb24", "gray"])
+def test_no_matrix_is_guessed_where_there_are_no_colours_to_convert(pixel_format: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (720, 1280, 3), dtype=np.uint8)
+    picture = av.VideoFrame.from_ndarray(noise, format="rgb24").reformat(format=pixel_format)
+    pixels = Frame(picture, index=0, seconds=0.0).pixels(64)
+    picture.colorspace = 5
+    assert np.array_equal(pixels, Frame(picture, index=0, seconds=0.0).pixels(64))
+
+
 @pytest.mark.parametrize("aspect", [None, Fraction(4, 3)])
 @pytest.mark.parametrize("rotation", [0, 90, 180])
 def test_a_thumbnail_is_the_frame_small_and_upright_with_square_pixels(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 import av
 import numpy as np
 from av.video.format import VideoFormat
-from av.video.reformatter import ColorRange, Interpolation, VideoReformatter
+from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
@@ -35,6 +35,8 @@ _GLANCE_SCALING = Interpolation.AREA | Interpolation.ACCURATE_RND | Interpolatio
 """Bit-exact, so that the same frame is picked on every machine."""
 _SWSCALE_COLORSPACES = frozenset({0, 1, 2, 4, 5, 6, 7, 9})
 _UNSPECIFIED_COLORSPACE = 2
+_HD_WIDTH, _SD_HEIGHT = 1280, 576
+"""A picture is HD if it is so wide, or higher than that."""
 _OPAQUE = frozenset({"bgra", "pal8"})
 _LUMA = np.array((0.299, 0.587, 0.114), np.float32)
 _TIMESTAMP_ERROR = 0.0005
@@ -215,7 +217,8 @@ class Frame:
         is_transparent, curve = _has_alpha(self._picture.format), self._picture.color_trc
         is_hdr = curve in hdr.CURVES
         shown = "rgba" if is_transparent else "rgb24" if is_hdr else pixel_format
-        scaled = self._reformatted(scaler, width, height, format=shown, interpolation=how)
+        matrix = None if shown == "gray" else _guessed_matrix(self._picture)
+        scaled = self._reformatted(scaler, width, height, format=shown, interpolation=how, src_colorspace=matrix)
         turns, pixels = quarter_turns(self._picture), scaled.to_ndarray()
         if is_transparent:
             pixels = _on_white(pixels)
@@ -252,6 +255,17 @@ class Frame:
         colours.flags.writeable = False
         self._glance = colours[0]
         return colours
+
+
+def _guessed_matrix(picture: av.VideoFrame) -> Colorspace | None:
+    """BT.709 for an HD picture that names no colour matrix, as players have it; the scaler would take BT.601, which
+    is right for SD. None where the picture's own is used.
+
+    The sizes are those of mpv: HD is 1280 or more pixels wide, or more than 576 high.
+    """
+    if picture.colorspace != _UNSPECIFIED_COLORSPACE or picture.format.is_rgb or picture.format.has_palette:
+        return None
+    return Colorspace.ITU709 if picture.width >= _HD_WIDTH or picture.height > _SD_HEIGHT else None
 
 
 def _has_alpha(format: VideoFormat) -> bool:
