@@ -8,6 +8,7 @@ import re
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -25,6 +26,7 @@ from picknet.errors import BadSetting
 from picknet.video.content import content_of
 from picknet.video.file import VIDEO_SUFFIXES, UnreadableVideo, Video
 from picknet.video.frame import Frame
+from picknet.video.live import Live
 from picknet.video.passes import Damage, Pass, video_stream
 
 SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "cockatoo.mp4"
@@ -562,6 +564,37 @@ def test_pixels_that_are_not_square_are_made_square(tmp_path: Path, aspect: Frac
     assert numbers(frames) == [0, 1, 2]
     # A model sees a square, whatever the shape.
     assert frames[0].pixels(90).shape == (90, 90, 3)
+
+
+@pytest.mark.parametrize("codec", ["libx264", "mpeg2video"])
+def test_a_broadcast_may_change_the_shape_of_its_pixels(tmp_path: Path, codec: str) -> None:
+    with Video(broadcast(tmp_path, codec=codec)) as video:
+        assert (video.width, video.height) == (320, 240)
+        widths = [frame.pixels().shape[1] for frame in video.sample_evenly(count=30)]
+        assert widths == [frame.thumbnail(1000).shape[1] for frame in video.sample_by_time(fps=25 / 3)]
+    assert widths == [320] * 15 + [427] * 15
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_broadcast_in_a_pipe_may_change_the_shape_of_its_pixels(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    content = broadcast(tmp_path, codec="mpeg2video").read_bytes()
+    threading.Thread(target=pipe.write_bytes, args=(content,), daemon=True).start()
+    widths = [frame.pixels().shape[1] for frame in Live(pipe, fps=25 / 3)]
+    assert widths == [320] * 15 + [427] * 15
+
+
+def broadcast(folder: Path, *, codec: str) -> Path:
+    """Pictures of 4:3, then of 16:9, with as many pixels: as where a film follows the news."""
+    parts = b""
+    for aspect in (Fraction(1), Fraction(4, 3)):
+        path = clips.write_clip(
+            folder / "part.ts", num_frames=45, codec=codec, width=320, height=240, pixel_aspect=aspect,
+            options={"bf": "0", "g": "15"},
+        )  # fmt: skip
+        parts += path.read_bytes()
+    (folder / "both.ts").write_bytes(parts)
+    return folder / "both.ts"
 
 
 def test_pixels_are_made_square_before_a_video_is_rotated(tmp_path: Path) -> None:

@@ -77,7 +77,6 @@ class Connection:
         self._unit = float(self._stream.time_base or 1)
         self.step = 1 / frame_rate(self._stream)
         """Seconds between frames, if nothing better is known."""
-        self.pixel_aspect = pixel_aspect(self._stream)
         self._length = _length(self._opened)
         self._start = (self._opened.start_time or 0) / av.time_base
         self._reached = 0.0
@@ -97,6 +96,11 @@ class Connection:
     @property
     def is_complete(self) -> bool:
         return self._length is None or self._reached >= self._length - _TOLERATED_SHORTNESS
+
+    @property
+    def pixel_aspect(self) -> float:
+        """Of the picture decoded last."""
+        return pixel_aspect(self._stream)
 
     @property
     def _opened(self) -> InputContainer:

@@ -98,7 +98,6 @@ class Video:
             raise
         self.seconds = first.stored_seconds
         self.fps = first.rate
-        self._pixel_aspect = pixel_aspect(first.stream)
         self._unit = first.unit
         self._first_pass: Pass | None = first
         """Still open where the search for the first frame left it."""
@@ -117,7 +116,7 @@ class Video:
         self._num_indexed = len(index) if index is not None else 0
         """Frames by the container's index; 0 if it has none that can be used."""
         self._mirrored = self._content.is_mirrored(first.stream.id)
-        upright = sides(picture, self._pixel_aspect)
+        upright = sides(picture, pixel_aspect(first.stream))
         self.width, self.height = upright if quarter_turns(picture) % 2 == 0 else upright[::-1]
 
     def __enter__(self) -> Self:
@@ -286,7 +285,7 @@ class Video:
                 return
             if time == next_time:
                 seconds = time * self._unit - self._start * self._unit
-                yield self._frame(picture, index, seconds, number, *since.take(picture, number))
+                yield self._frame(current, picture, index, seconds, number, *since.take(picture, number))
                 wanted.popleft()
             if not wanted:
                 return
@@ -306,7 +305,7 @@ class Video:
                 position = self._position(current, picture, number)
                 if num_served < len(wanted) and position >= wanted[num_served]:
                     if only is None or index in only:
-                        yield self._frame(picture, index, seconds, position, *since.take(picture, position))
+                        yield self._frame(current, picture, index, seconds, position, *since.take(picture, position))
                         num_yielded += 1
                     num_served = bisect_right(wanted, position)
                     index += 1
@@ -315,7 +314,7 @@ class Video:
                 last = picture, seconds
             if not num_yielded and last:  # the video broke off before the first sample
                 picture, seconds = last
-                yield self._frame(picture, max(index - 1, 0), seconds, number, *since.take(picture, number))
+                yield self._frame(current, picture, max(index - 1, 0), seconds, number, *since.take(picture, number))
 
     def _at_ticks(self, fps: float, only: Collection[int] | None = None) -> Iterator[Frame]:
         """The frames of `sample_by_time`, by decoding everything."""
@@ -326,11 +325,12 @@ class Video:
                 if is_due(seconds):
                     if only is None or index in only:
                         position = self._position(current, picture, number)
-                        yield self._frame(picture, index, seconds, number, *since.take(picture, position))
+                        yield self._frame(current, picture, index, seconds, number, *since.take(picture, position))
                     index += 1
 
     def _frame(
         self,
+        current: Pass,
         picture: av.VideoFrame,
         index: int,
         seconds: float,
@@ -344,7 +344,7 @@ class Video:
             index=index,
             seconds=seconds,
             number=number,
-            pixel_aspect=self._pixel_aspect,
+            pixel_aspect=pixel_aspect(current.stream),
             mirrored=self._mirrored,
             motion=motion,
             packets=packets,

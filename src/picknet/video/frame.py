@@ -43,6 +43,8 @@ _TIMESTAMP_ERROR = 0.0005
 """Seconds by which a container may round a timestamp: Matroska stores whole milliseconds."""
 _FASTEST = 1000
 """Frames a second. An average of more is none."""
+_BROADCAST = frozenset({"mpeg", "mpegts"})
+"""Containers in which the shape of pixels is told by the codec alone, with each keyframe."""
 _MAX_PIXEL_ASPECT = 4.0
 """Largest credible ratio between the sides of a pixel; the widest pixels in use are twice as wide as high."""
 
@@ -368,8 +370,13 @@ def due_positions(times: Sequence[int], *, fps: float, unit: float) -> list[int]
 
 
 def pixel_aspect(stream: VideoStream) -> float:
-    """Width of a pixel divided by its height; 1 where the stream gives no credible value."""
-    stored = float(stream.sample_aspect_ratio or 1)
+    """Width of a pixel divided by its height; 1 where the stream gives no credible value.
+
+    A broadcast changes it on the way: there it is that of the frame decoded last. A frame that waits for others to be
+    decoded has theirs, which may be wrong for one or two before a change.
+    """
+    changes = stream.container.format.name in _BROADCAST
+    stored = float((stream.codec_context if changes else stream).sample_aspect_ratio or 1)
     return stored if 1 / _MAX_PIXEL_ASPECT <= stored <= _MAX_PIXEL_ASPECT else 1.0
 
 
