@@ -74,7 +74,9 @@ def test_a_glance_has_its_channels_and_is_small(tmp_path: Path, kind: GlanceKind
 # --- Colour ---
 
 
-@pytest.mark.parametrize("pixel_format", ["yuv420p", "yuvj420p", "yuv420p10le", "nv12", "gbrp", "rgb24", "gray"])
+@pytest.mark.parametrize(
+    "pixel_format", ["yuv420p", "yuvj420p", "yuv420p10le", "nv12", "gbrp", "rgb24", "gray", "rgba", "yuva420p"]
+)
 def test_the_first_channel_of_colour_is_the_grey_glance(pixel_format: str) -> None:
     picture = av.VideoFrame(120, 90, pixel_format)
     for plane in picture.planes:
@@ -85,6 +87,24 @@ def test_the_first_channel_of_colour_is_the_grey_glance(pixel_format: str) -> No
     assert np.array_equal(grey.glance_as("grey"), grey.glance()[None])
     assert np.array_equal(colour.glance_as("colour")[0], grey.glance())
     assert np.array_equal(colour.glance(), grey.glance())
+
+
+@pytest.mark.parametrize("kind", ["transparent", "PQ", "HLG"])
+def test_colours_are_those_shown(kind: str) -> None:
+    """Not those stored below what is transparent, nor those of a curve for HDR."""
+    stored = np.zeros((112, 112, 4), np.uint8)
+    stored[:56, :56], stored[:56, 56:] = (140, 60, 60, 255), (60, 60, 140, 255)
+    stored[56:, :56], stored[56:, 56:] = (90, 20, 90, 128), (60, 140, 60, 0)
+    if kind == "transparent":
+        picture = av.VideoFrame.from_ndarray(stored, format="rgba")
+    else:
+        picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(stored[..., :3]), format="rgb24")
+        picture.color_trc, picture.color_primaries = 16 if kind == "PQ" else 18, 9
+    frame = Frame(picture, index=0, seconds=0.0)
+    shown = Frame.from_pixels(frame.pixels(), index=0, seconds=0.0)
+    found = frame.glance_as("colour")
+    assert np.abs(found.astype(int) - shown.glance_as("colour")).max() <= 2
+    assert np.array_equal(found[0], frame.glance())
 
 
 def test_colour_is_full_range_cb_and_cr() -> None:

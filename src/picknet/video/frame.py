@@ -38,7 +38,10 @@ _UNSPECIFIED_COLORSPACE = 2
 _HD_WIDTH, _SD_HEIGHT = 1280, 576
 """A picture is HD if it is so wide, or higher than that."""
 _OPAQUE = frozenset({"bgra", "pal8"})
-_LUMA = np.array((0.299, 0.587, 0.114), np.float32)
+_TO_YCBCR = np.array([[0.299, 0.587, 0.114], [-0.168736, -0.331264, 0.5], [0.5, -0.418688, -0.081312]], np.float32)
+"""From RGB, as in JPEG: ITU-T T.871."""
+_BLACK = np.array((0, 128, 128), np.float32)
+"""In Y, Cb and Cr."""
 _TIMESTAMP_ERROR = 0.0005
 """Seconds by which a container may round a timestamp: Matroska stores whole milliseconds."""
 _FASTEST = 1000
@@ -227,7 +230,7 @@ class Frame:
         if is_hdr:
             pixels = hdr.as_ordinary(pixels, curve=curve, primaries=self._picture.color_primaries)
         if pixel_format == "gray" and pixels.ndim == 3:
-            pixels = np.rint(pixels @ _LUMA).astype(np.uint8)
+            pixels = np.rint(pixels @ _TO_YCBCR[0]).astype(np.uint8)
         if self._mirrored:
             pixels = pixels[::-1]
         return np.array(np.rot90(pixels, turns) if turns else pixels)
@@ -241,6 +244,22 @@ class Frame:
             raise BadPixels(f"{what}: {given} cannot be scaled ({error.strerror})") from error
 
     def _colours(self) -> NDArray[np.uint8]:
+        colours = self._shown_colours() if self._is_shown_otherwise else self._stored_colours()
+        colours.flags.writeable = False
+        self._glance = colours[0]
+        return colours
+
+    @property
+    def _is_shown_otherwise(self) -> bool:
+        """Whether its colours are not those stored: HDR, and what may be transparent."""
+        return self._picture.color_trc in hdr.CURVES or _has_alpha(self._picture.format)
+
+    def _shown_colours(self) -> NDArray[np.uint8]:
+        pixels = self._scaled(GLANCE_SIZE, GLANCE_SIZE, "rgb24", _GLANCE_SCALING)
+        colours = np.rint(pixels @ _TO_YCBCR.T + _BLACK).clip(0, 255).astype(np.uint8)
+        return np.ascontiguousarray(colours.transpose(2, 0, 1))
+
+    def _stored_colours(self) -> NDArray[np.uint8]:
         scaled = self._reformatted(
             VideoReformatter(),
             GLANCE_SIZE,
@@ -253,10 +272,7 @@ class Frame:
         if self._mirrored:
             planes = planes[:, ::-1]
         turned = np.rot90(planes, quarter_turns(self._picture), axes=(1, 2))
-        colours: NDArray[np.uint8] = np.array(turned, np.uint8)
-        colours.flags.writeable = False
-        self._glance = colours[0]
-        return colours
+        return np.array(turned, np.uint8)
 
 
 def _guessed_matrix(picture: av.VideoFrame) -> Colorspace | None:
