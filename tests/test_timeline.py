@@ -434,23 +434,32 @@ def test_a_scene_list_is_that_of_pyscenedetect():
         "1,1,00:00:00.000,0.000,125,00:00:05.000,5.000,125,00:00:05.000,5.000\n"
         "2,126,00:00:05.000,5.000,300,00:00:12.000,12.000,175,00:00:07.000,7.000\n"
     )
-    rows = "".join(as_scenes([segment(0, 4.17, "a"), segment(4.17, 10.01, "b")], fps=30000 / 1001)).splitlines()
+    ends = (0, 125 * 1001 / 30000, 300 * 1001 / 30000)
+    rows = "".join(as_scenes([segment(*ends[:2], "a"), segment(*ends[1:], "b")], fps=30000 / 1001)).splitlines()
     assert rows[2] == "2,126,00:00:04.171,4.171,300,00:00:10.010,10.010,175,00:00:05.839,5.839"
 
 
-def test_a_scene_list_has_the_rows_that_pyscenedetect_itself_writes():
-    scenedetect = pytest.importorskip("scenedetect")
+@pytest.mark.parametrize("fps", [25.0, 30000 / 1001, 12.5, 0.7, 13.4, 33.7])
+def test_a_scene_list_has_the_rows_that_pyscenedetect_itself_writes(fps):
+    """Also where the rate is an average, by which it has numbers of frames, but no times. It rounds lengths for
+    themselves, so that they may be a frame longer than from the start to the end."""
+    scenedetect = pytest.importorskip("scenedetect", minversion="0.7")
+    from scenedetect.common import Timecode
     from scenedetect.output import write_scene_list
 
-    for fps in (25.0, 30000 / 1001, 12.5):
-        scenes = [
-            tuple(scenedetect.FrameTimecode(round(seconds * fps), fps) for seconds in (one.start, one.end))
-            for one in CUTS
-        ]
-        expected = io.StringIO()
-        write_scene_list(expected, scenes, include_cut_list=False)
-        assert "".join(as_scenes(CUTS, fps=fps)) == expected.getvalue()
-    assert ",".join(SCENE_COLUMNS) == expected.getvalue().splitlines()[0]
+    scenes = []
+    for one in CUTS:
+        times = (Timecode(round(1000 * seconds), Fraction(1, 1000)) for seconds in (one.start, one.end))
+        scenes.append(tuple(scenedetect.FrameTimecode(time, fps) for time in times))
+    expected = io.StringIO()
+    write_scene_list(expected, scenes, include_cut_list=False)
+    header, *rows = csv.reader(io.StringIO(expected.getvalue()))
+    found = list(csv.reader(io.StringIO("".join(as_scenes(CUTS, fps=fps)))))
+    assert found[0] == list(SCENE_COLUMNS) == header
+    length = SCENE_COLUMNS.index("Length (frames)")
+    for ours, theirs in zip(found[1:], rows, strict=True):
+        assert abs(int(ours.pop(length)) - int(theirs.pop(length))) <= 1
+        assert ours == theirs
 
 
 def test_an_edl_has_an_event_for_each_segment_in_frames():

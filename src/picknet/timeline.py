@@ -162,14 +162,16 @@ def as_vtt(segments: Iterable[Segment]) -> Iterator[str]:
 def as_scenes(segments: Iterable[Segment], *, fps: float) -> Iterator[str]:
     """A scene list as PySceneDetect's `list-scenes` writes it, for tools that read those. It holds no captions.
 
-    fps: the video's frame rate, `Video.fps`. Frames count from 1; the end frame is the last of its scene.
+    fps: the video's frame rate, `Video.fps`. Frames count from 1; the end frame is the last of its scene. Where frames
+    do not come at a steady rate, as in a recording of a screen, their numbers are those at the average rate; the times
+    are exact.
     """
     yield csv_row(*SCENE_COLUMNS)
     for number, segment in enumerate(segments, start=1):
         start, end = round(segment.start * fps), round(segment.end * fps)
         cells = [str(number)]
-        for frame, shown in ((start, start + 1), (end, end), (end - start, end - start)):
-            cells += [str(shown), timestamp(frame / fps), f"{frame / fps:.3f}"]
+        for frame, seconds in ((start + 1, segment.start), (end, segment.end), (end - start, segment.seconds)):
+            cells += [str(frame), timestamp(seconds), f"{seconds:.3f}"]
         yield csv_row(*cells)
 
 
