@@ -343,6 +343,54 @@ def test_frames_behind_a_join_are_decoded_with_the_parameters_of_their_own_recor
         assert video.damage is None
 
 
+@pytest.mark.parametrize("codec", ["libx264", "mpeg2video"])
+@pytest.mark.parametrize("num_frames", [20, 60])
+def test_recordings_joined_in_a_transport_stream_are_whole(tmp_path: Path, codec: str, num_frames: int) -> None:
+    """Where timestamps and the count of packets begin anew, nothing is lost, and the video is as long as both."""
+    clips.write_clip(tmp_path / "one.ts", num_frames=num_frames, codec=codec)
+    (tmp_path / "both.ts").write_bytes(2 * (tmp_path / "one.ts").read_bytes())
+    both = [*range(num_frames), *range(num_frames)]
+    with Video(tmp_path / "both.ts") as video:
+        frames = list(video.sample_evenly(count=200))
+        assert numbers(frames) == both
+        assert (video.damage, video.seconds) == (None, pytest.approx(2 * num_frames / 25))
+    with Video(tmp_path / "both.ts") as video:
+        assert numbers(video.sample_by_time(fps=25)) == both
+        assert (video.damage, video.seconds) == (None, pytest.approx(2 * num_frames / 25))
+    assert [frame.seconds for frame in frames] == pytest.approx([number / 25 for number in range(2 * num_frames)])
+
+
+@pytest.mark.parametrize("codec", ["libx264", "mpeg2video"])
+def test_a_frame_that_is_cut_where_recordings_are_joined_is_damaged(tmp_path: Path, codec: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (20, 240, 320, 3), dtype=np.uint8)
+    with av.open(str(tmp_path / "one.ts"), "w") as output:
+        stream = output.add_stream(codec, rate=25, options={"g": "10", "bf": "0"})
+        stream.width, stream.height, stream.pix_fmt = 320, 240, "yuv420p"
+        for picture in noise:
+            output.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        output.mux(stream.encode(None))
+    one = (tmp_path / "one.ts").read_bytes()
+    (tmp_path / "both.ts").write_bytes(one[: len(one) // 376 * 188] + one)  # within a frame of many packets
+    with Video(tmp_path / "both.ts") as video:
+        assert len(list(video.sample_evenly(count=200))) > 25
+        assert re.fullmatch(r"1 of \d+ frames are lost or damaged, the first after 0\.\d s", video.damage or "")
+
+
+@pytest.mark.parametrize("with_times", [True, False], ids=["by its packets", "by decoding"])
+def test_a_length_that_is_stored_too_short_is_corrected(tmp_path: Path, with_times: bool) -> None:
+    content = clips.write_clip(tmp_path / "clip.mkv", num_frames=50).read_bytes()
+    place = content.index(b"\x44\x89\x88") + 3  # Matroska's duration, in milliseconds
+    assert struct.unpack_from(">d", content, place) == (2000,)
+    content = content[:place] + struct.pack(">d", 1000) + content[place + 8 :]
+    with Video(content) as video:
+        assert video.seconds == 1
+        if with_times:
+            list(video.sample_evenly(count=5))
+        else:
+            assert len(list(video._at_ticks(1000.0))) == 50
+        assert video.seconds == pytest.approx(2, abs=0.01)
+
+
 def test_a_header_in_the_middle_of_an_flv_is_not_skipped(tmp_path: Path) -> None:
     parts = []
     for number in (0, 12):

@@ -67,7 +67,8 @@ class Video:
 
     name: the source for messages: its path, "bytes", the file's name, or the address without a password.
     width, height: pixels of an upright frame with square pixels.
-    seconds: the video's length, or None if the file does not store it.
+    seconds: the video's length, or None if the file does not store it. It is corrected once frames beyond it are found,
+        as in joined recordings.
     fps: frames a second on average, as the file stores it; `USUAL_FPS` where it does not.
 
     Opening decodes the first frame, so a file that is not a video is refused here.
@@ -327,6 +328,7 @@ class Video:
                         position = self._position(current, picture, number)
                         yield self._frame(current, picture, index, seconds, number, *since.take(picture, position))
                     index += 1
+            self._reach(seconds)
 
     def _frame(
         self,
@@ -377,7 +379,10 @@ class Video:
     @functools.cached_property
     def _times(self) -> "array[int] | None":
         """The timestamp of each frame from the first, sorted, in the stream's unit; None if the packets do not tell."""
-        return self._packets.times(self._start)
+        times = self._packets.times(self._start)
+        if times:
+            self._reach((times[-1] - times[0]) * self._unit)
+        return times
 
     @functools.cached_property
     def _num_frames(self) -> int:
@@ -394,16 +399,25 @@ class Video:
 
     def _count_frames(self) -> int:
         with self._pass() as current:
-            return sum(1 for _ in current.timed_pictures())
+            times = [seconds for _, seconds in current.timed_pictures()]
+        self._reach(times[-1])
+        return len(times)
+
+    def _reach(self, seconds: float) -> None:
+        """There is a frame at this time."""
+        if self.seconds is not None and self.seconds < seconds:
+            self.seconds = seconds + 1 / self.fps
 
     def _is_disordered(self, first: Pass) -> bool:
         """Whether frames are shown in another order than their timestamps say, which are of decoding instead."""
         if not (first.stream.codec_context.has_b_frames and self._timetable.is_in_order):
             return False
+        table = Timetable()
         with self._pass() as current:
-            pictures = itertools.islice(current.timed_pictures(), MOST_DELAYED)
+            pictures = itertools.islice(current.timed_pictures(current.record(table)), MOST_DELAYED)
             times = [picture.pts for picture, _ in pictures if picture.pts is not None]
-        return any(one > other for one, other in itertools.pairwise(times))
+        # Where times of decoding are set back, too, another recording begins.
+        return table.is_trusted and any(one > other for one, other in itertools.pairwise(times))
 
     def _new_pass(self, *, probes: bool = True) -> Pass:
         new = Pass(

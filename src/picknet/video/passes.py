@@ -117,6 +117,7 @@ class Pass:
         # FLV sends a new header where a recording goes on after a break.
         self._sends_headers = self.container.format.name == "flv"
         self._is_disordered = False
+        self._corrupt = _Corrupt()
         self.num_decoded = 0
         """Packets given to the decoder by `timed_pictures`."""
         self._index: Index | None = None
@@ -172,11 +173,11 @@ class Pass:
                     unit = units.get(packet.stream_index) or float(packet.time_base)
                     end = max(end, (packet.pts + (packet.duration or 0)) * unit)
                 if packet.stream_index == self.stream.index:
-                    if packet.is_corrupt and self._damage.undecodable is None and packet.pts is not None:
-                        self._damage.undecodable = f"some of its data cannot be decoded{self._since_start(packet.pts)}"
+                    self._note_corrupt(packet)
                     yield packet
         except av.FFmpegError as error:
             reason = f" ({error.strerror})"
+        self._note_corrupt(None)
         if self.container.format.name not in _INDEXED:  # the length of an MP4 may count what is before its first frame
             end -= (self.container.start_time or 0) / av.time_base
         length = self._expected_seconds()
@@ -184,6 +185,16 @@ class Pass:
             self._damage.breaks_off = f"the file breaks off after {max(end, 0.0):.1f} of {length:.1f} s{reason}"
         elif self.container.format.name == "gif" and not self._is_complete_gif():
             self._damage.breaks_off = f"the file breaks off after {end:.1f} s"
+
+    def _note_corrupt(self, packet: "av.Packet[Stream] | None") -> None:
+        """Record the first packet that FFmpeg calls corrupt as damage, unless another recording follows.
+
+        packet: the next one; None at the end.
+        """
+        self._corrupt.add(packet)
+        if self._corrupt.time is not None and self._damage.undecodable is None:
+            lost = self._since_start(self._corrupt.time)
+            self._damage.undecodable = f"some of its data cannot be decoded{lost}"
 
     def _video_packets(self) -> Iterator[Any]:
         """As `packets`, where an index tells how long the video is, so that no other stream has to."""
@@ -249,7 +260,6 @@ class Pass:
             if packet is not None and not packet.is_discard:
                 num_packets += 1
                 last_packet = packet.pts if packet.pts is not None else last_packet
-                healthy = not packet.is_corrupt
             self.num_decoded += 1
             try:
                 pictures = self.stream.decode(packet)
@@ -278,6 +288,7 @@ class Pass:
         if lost_at is None and (gap > _TOLERATED_GAP or 2 * num_pictures < num_packets - 1):
             # Some decoders skip damaged data silently. (Half as many pictures as packets is healthy: fields.)
             lost_at = last_picture
+        lost_at = self._corrupt.time if lost_at is None else lost_at
         if lost_at is not None:
             num_lost = max(num_packets - num_whole, 1)
             self._damage.undecodable = (
@@ -452,6 +463,38 @@ class Pass:
         if self.stream.start_time is None:
             return ""
         return f", the first after {(timestamp - self.stream.start_time) * self.unit:.1f} s"
+
+
+class _Corrupt:
+    """The first packet that FFmpeg calls corrupt, except at the end of a recording that another one follows.
+
+    The parts of an MPEG-TS are counted. Where the count does not go on, FFmpeg blames one of the last two packets; so
+    it does where recordings are joined, and nothing is lost.
+    """
+
+    def __init__(self) -> None:
+        self.time: int | None = None
+        """When its frame is shown; None where there is none."""
+        self._blamed: int | None = None
+        self._num_since = 0
+        self._decoded: int | None = None
+
+    def add(self, packet: "av.Packet[Stream] | None") -> None:
+        """The next packet; None at the end."""
+        if self._blamed is not None:
+            self._num_since += 1
+            if packet is not None and packet.is_keyframe and _is_before(packet.dts, self._decoded):
+                self._blamed = None
+            elif packet is None or self._num_since == 2:
+                self.time, self._blamed = self._blamed, None
+        if packet is not None:
+            if packet.is_corrupt and self.time is None and self._blamed is None:
+                self._blamed, self._num_since = packet.pts or 0, 0
+            self._decoded = packet.dts
+
+
+def _is_before(one: int | None, other: int | None) -> bool:
+    return one is not None and other is not None and one < other
 
 
 def _noted(packets: Packets, slots: list[int]) -> Packets:
