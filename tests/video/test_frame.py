@@ -183,6 +183,48 @@ def test_hd_that_names_no_colour_matrix_has_that_of_hd(
             assert (np.abs(found - colour).max() < 8) == right
 
 
+@pytest.mark.parametrize(
+    ("codec", "options", "pixel_format"),
+    [
+        ("libx264", {"x264-params": "tff=1", "qp": "0"}, "yuv420p"),
+        ("libx264", {"x264-params": "bff=1", "qp": "0"}, "yuv422p10le"),
+        ("mpeg2video", {"flags": "+ildct+ilme", "qmax": "2"}, "yuv420p"),
+    ],
+)
+@pytest.mark.parametrize(("width", "height"), [(96, 224), (100, 236)])
+def test_of_an_interlaced_frame_one_field_is_shown(
+    tmp_path: Path, codec: str, options: dict[str, str], pixel_format: str, width: int, height: int
+) -> None:
+    """A white bar has gone to the right between the first field and the second; the lower half is red, and stands."""
+    fields = np.zeros((2, height, width, 3), np.uint8)
+    fields[0, :, 10:30], fields[1, :, 60:80] = 255, 255
+    fields[:, height // 2 :] = (200, 30, 30)
+    coded = []
+    for field in fields:
+        whole = av.VideoFrame.from_ndarray(np.ascontiguousarray(field), format="rgb24")
+        coded.append(whole.reformat(format=pixel_format))
+    for first, second in zip(coded[0].planes, coded[1].planes, strict=True):
+        lines = np.frombuffer(first, np.uint8).reshape(first.height, -1).copy()
+        lines[1::2] = np.frombuffer(second, np.uint8).reshape(first.height, -1)[1::2]
+        first.update(lines.tobytes())
+    with av.open(str(tmp_path / "clip.mkv"), "w") as output:
+        stream = output.add_stream(codec, rate=25, options=options)
+        stream.width, stream.height, stream.pix_fmt = width, height, pixel_format
+        output.mux([*stream.encode(coded[0]), *stream.encode(None)])
+    with Video(tmp_path / "clip.mkv") as video:
+        frame = next(video.sample_evenly())
+    assert frame.pixels().shape == (height, width, 3)
+    for pixels in (frame.pixels().astype(int), frame.pixels(48).astype(int), frame.thumbnail(48).astype(int)):
+        upper, lower = pixels[: len(pixels) * 3 // 8], pixels[len(pixels) * 5 // 8 :]
+        first, second = (upper[:, round(at * pixels.shape[1] / width)] for at in (20, 70))
+        assert first.min() > 230
+        assert second.max() < 25
+        assert np.abs(lower - (200, 30, 30)).max() < 12
+    for glance in (frame.glance(), frame.glance_as("colour")[0]):
+        first, second = (glance[:20, round(at * GLANCE_SIZE / width)] for at in (20, 70))
+        assert (first.min() > 230, second.max() < 25) == (True, True)
+
+
 @pytest.mark.parametrize("pixel_format", ["rgb24", "gray"])
 def test_no_matrix_is_guessed_where_there_are_no_colours_to_convert(pixel_format: str) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (720, 1280, 3), dtype=np.uint8)

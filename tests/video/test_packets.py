@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from picknet.video.fields import shown_field
 from picknet.video.file import Video
 from picknet.video.packets import MIN_SKIP, Timetable
 from picknet.video.passes import Pass
@@ -151,7 +152,10 @@ def test_the_frames_are_those_that_decoding_everything_gives(tmp_path: Path, nam
     path = write(tmp_path / name, *KINDS[name], uneven=uneven)
     with av.open(str(path)) as container:
         container.streams.video[0].thread_type = "NONE"
-        plain = [(frame.to_ndarray(format="rgb24"), frame.time) for frame in container.decode(video=0)]
+        size = {"width": clips.WIDTH, "height": clips.HEIGHT}
+        plain = [
+            (shown_field(frame).to_ndarray(format="rgb24", **size), frame.time) for frame in container.decode(video=0)
+        ]
     assert len(plain) == NUM_FRAMES
     for count in (3, 30):
         with Video(path) as video:

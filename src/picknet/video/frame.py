@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from picknet.config import GlanceKind
 from picknet.errors import BadSetting, PicknetError
 from picknet.video import hdr
+from picknet.video.fields import shown_field
 
 GLANCE_SIZE = 56
 """Height and width of a glance, the small grey picture that a picker decides on."""
@@ -237,7 +238,7 @@ class Frame:
 
     def _reformatted(self, scaler: VideoReformatter, width: int, height: int, **how: Any) -> av.VideoFrame:
         try:
-            return scaler.reformat(self._picture, width, height, threads=1, **how)
+            return scaler.reformat(shown_field(self._picture), width, height, threads=1, **how)
         except av.FFmpegError as error:
             given = f"{self._picture.width:,} × {self._picture.height:,} pixels of {self._picture.format.name}"
             what = f"the frame at {self.seconds:.1f} s"
