@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import itertools
 import os
 import re
@@ -374,6 +375,29 @@ def test_a_frame_that_is_cut_where_recordings_are_joined_is_damaged(tmp_path: Pa
     with Video(tmp_path / "both.ts") as video:
         assert len(list(video.sample_evenly(count=200))) > 25
         assert re.fullmatch(r"1 of \d+ frames are lost or damaged, the first after 0\.\d s", video.damage or "")
+
+
+@pytest.mark.parametrize("how", ["evenly", "by time"])
+def test_a_hole_that_a_decoder_finds_is_told_and_takes_its_time(tmp_path: Path, how: str) -> None:
+    """Of H.264, whose frames are numbered: pictures around the hole come in a wrong order."""
+    clips.write_clip(tmp_path / "clip.mkv", num_frames=250)
+    clusters = io.BytesIO()  # of a second each, wherever the keyframes are
+    with av.open(str(tmp_path / "clip.mkv")) as given, av.open(
+        clusters, "w", format="matroska", options={"cluster_time_limit": "1000"}
+    ) as output:
+        stream = output.add_stream_from_template(given.streams.video[0])
+        for packet in given.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                output.mux(packet)
+    before, *parts = clusters.getvalue().split(b"\x1f\x43\xb6\x75")
+    with Video(b"\x1f\x43\xb6\x75".join([before, *parts[:3], *parts[5:]])) as video:
+        frames = list(video.sample_evenly(count=200) if how == "evenly" else video.sample_by_time(fps=25))
+        assert video.damage == "frames are missing, the first after 3.0 s"
+        assert video.seconds == pytest.approx(10, abs=0.05)
+    behind = [frame for frame in frames if frame.seconds > 7]
+    assert 70 < len(behind) < 80
+    assert [frame.seconds for frame in behind] == pytest.approx([one / 25 for one in numbers(behind)], abs=0.2)
 
 
 @pytest.mark.parametrize("with_times", [True, False], ids=["by its packets", "by decoding"])

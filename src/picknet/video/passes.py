@@ -117,7 +117,7 @@ class Pass:
         # FLV sends a new header where a recording goes on after a break.
         self._sends_headers = self.container.format.name == "flv"
         self._is_disordered = False
-        self._corrupt = _Corrupt()
+        self._continuity = _Continuity()
         self.num_decoded = 0
         """Packets given to the decoder by `timed_pictures`."""
         self._index: Index | None = None
@@ -191,10 +191,9 @@ class Pass:
 
         packet: the next one; None at the end.
         """
-        self._corrupt.add(packet)
-        if self._corrupt.time is not None and self._damage.undecodable is None:
-            lost = self._since_start(self._corrupt.time)
-            self._damage.undecodable = f"some of its data cannot be decoded{lost}"
+        self._continuity.add(packet)
+        if (corrupt_at := self._continuity.corrupt_at) is not None and self._damage.undecodable is None:
+            self._damage.undecodable = f"some of its data cannot be decoded{self._since_start(corrupt_at)}"
 
     def _video_packets(self) -> Iterator[Any]:
         """As `packets`, where an index tells how long the video is, so that no other stream has to."""
@@ -230,7 +229,7 @@ class Pass:
     def timed_pictures(self, packets: Packets | None = None) -> Iterator[tuple[av.VideoFrame, float]]:
         """Every picture that decodes, with its strictly increasing seconds from the first one."""
         step = 1 / self.rate
-        start, seconds = math.inf, -step
+        start, seconds, num_joints = math.inf, -step, 0
         packets = packets or self.packets()
         # The slots of packets whose pictures are still to come: a picture takes the first that is free. AVI leaves
         # slots empty where a picture stands still.
@@ -243,8 +242,13 @@ class Pass:
             if stamp is not None:
                 time = stamp * self.unit - start
                 if time < seconds - _TOLERATED_GAP:
-                    # The first picture; or timestamps are set back, as in joined recordings: continue from the last.
-                    start = stamp * self.unit - (seconds + step)
+                    packets_go_on = self._continuity.decoded is not None and self._continuity.num_joints == num_joints
+                    if seconds < 0 or not packets_go_on:
+                        # The first picture; or timestamps are set back, as in joined recordings: go on from the last.
+                        start, num_joints = stamp * self.unit - (seconds + step), self._continuity.num_joints
+                    elif self._damage.undecodable is None:
+                        # Decoders put pictures into a wrong order where they find that packets are missing.
+                        self._damage.undecodable = f"frames are missing{self._since_start(stamp)}"
             seconds = time if time > seconds else seconds + step
             yield picture, seconds
 
@@ -288,7 +292,7 @@ class Pass:
         if lost_at is None and (gap > _TOLERATED_GAP or 2 * num_pictures < num_packets - 1):
             # Some decoders skip damaged data silently. (Half as many pictures as packets is healthy: fields.)
             lost_at = last_picture
-        lost_at = self._corrupt.time if lost_at is None else lost_at
+        lost_at = self._continuity.corrupt_at if lost_at is None else lost_at
         if lost_at is not None:
             num_lost = max(num_packets - num_whole, 1)
             self._damage.undecodable = (
@@ -465,32 +469,37 @@ class Pass:
         return f", the first after {(timestamp - self.stream.start_time) * self.unit:.1f} s"
 
 
-class _Corrupt:
-    """The first packet that FFmpeg calls corrupt, except at the end of a recording that another one follows.
+class _Continuity:
+    """Where the packets do not go on: the first that FFmpeg calls corrupt, and timestamps that begin again.
 
     The parts of an MPEG-TS are counted. Where the count does not go on, FFmpeg blames one of the last two packets; so
     it does where recordings are joined, and nothing is lost.
     """
 
     def __init__(self) -> None:
-        self.time: int | None = None
-        """When its frame is shown; None where there is none."""
+        self.corrupt_at: int | None = None
+        """When the frame of the corrupt packet is shown; None where there is none."""
+        self.num_joints = 0
+        """How often timestamps of decoding have begun again."""
+        self.decoded: int | None = None
+        """When the last packet is decoded."""
         self._blamed: int | None = None
         self._num_since = 0
-        self._decoded: int | None = None
 
     def add(self, packet: "av.Packet[Stream] | None") -> None:
         """The next packet; None at the end."""
+        is_joint = packet is not None and _is_before(packet.dts, self.decoded)
+        self.num_joints += is_joint
         if self._blamed is not None:
             self._num_since += 1
-            if packet is not None and packet.is_keyframe and _is_before(packet.dts, self._decoded):
+            if packet is not None and packet.is_keyframe and is_joint:
                 self._blamed = None
             elif packet is None or self._num_since == 2:
-                self.time, self._blamed = self._blamed, None
+                self.corrupt_at, self._blamed = self._blamed, None
         if packet is not None:
-            if packet.is_corrupt and self.time is None and self._blamed is None:
+            if packet.is_corrupt and self.corrupt_at is None and self._blamed is None:
                 self._blamed, self._num_since = packet.pts or 0, 0
-            self._decoded = packet.dts
+            self.decoded = packet.dts
 
 
 def _is_before(one: int | None, other: int | None) -> bool:
