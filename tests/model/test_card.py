@@ -16,7 +16,7 @@ def section(text: str, title: str) -> str:
     return text.split(f"\n## {title}\n\n")[1].split("\n\n## ")[0]
 
 
-def test_lists_become_bullets_and_names_with_values_tables() -> None:
+def test_lists_become_bullets_and_values_have_their_names_before_them() -> None:
     card = {
         "description": "A test.",
         "out_of_scope": ["people", "screens"],
@@ -27,11 +27,11 @@ def test_lists_become_bullets_and_names_with_values_tables() -> None:
     }
     text = page(card, CONFIG, WORDS)
     assert text.startswith("# Model card\n\nA test.\n\n## Model\n")
-    assert "| sampled frames | 12 of a video |\n| words | 7 |\n| styles | its own, msrvtt |\n| beam | 3 |" in text
+    assert "- **words**: 7\n- **styles**: its own, msrvtt\n- **beam**: 3\n" in text
     assert section(text, "Out-of-scope use") == "- people\n- screens"
-    assert section(text, "Scores") == "| | |\n|---|---|\n| msvd val | CIDEr 108.4 (84.3 … 134.5) |"
-    assert "| supervision | epoch 9 kept, validation CIDEr 96.18 (greedy) |" in section(text, "Training")
-    assert "| colour | red \\| blue green |" in section(text, "More")
+    assert section(text, "Scores") == "- **msvd val**: CIDEr 108.4 (84.3 … 134.5)"
+    assert "- **supervision**: epoch 9 kept, validation CIDEr 96.18 (greedy)" in section(text, "Training")
+    assert "- **colour**: red | blue green" in section(text, "More")
 
 
 def test_what_a_card_should_have_and_has_not_is_said() -> None:
@@ -59,7 +59,7 @@ def test_a_reliability_diagram_keeps_its_columns() -> None:
     }  # fmt: skip
     drawn = section(page({"confidence": {"msvd": confidence}}, CONFIG, WORDS), "Confidence (msvd)")
     assert drawn.endswith(
-        "| weights | bias +1.00 |\n\n```text\n"
+        "- **weights**: bias +1.00\n\n```text\n"
         "confidence  good  clips  # the share of good captions, | the mean confidence\n"
         "0.10        0.20      5  ####|###\n```"
     )

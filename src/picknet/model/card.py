@@ -25,6 +25,7 @@ DIAGRAM = "good  clips  # the share of good captions, | the mean confidence"
 """The value of the row above a reliability diagram, whose name is that of the first column."""
 
 SECTIONS: Mapping[str, Sequence[str]] = {
+    "About": ("about",),
     "Intended use": ("intended_use",),
     "Out-of-scope use": ("out_of_scope",),
     "Training": ("trained_on", "recipe", "picker", "clips", "stages"),
@@ -58,7 +59,7 @@ def page(card: Mapping[str, Any], config: Config, vocabulary: Vocabulary) -> str
         ("styles", ", ".join(["its own", *vocabulary.styles])),
         ("beam", str(config.beam)),
     ]
-    parts = ["# Model card", str(card.get("description", "Not described.")), "## Model", _table(model)]
+    parts = ["# Model card", str(card.get("description", "Not described.")), "## Model", _named(model)]
     for title, rows in sections(card).items():
         if rows:
             parts += [f"## {title}", *_blocks(rows)]
@@ -74,16 +75,15 @@ def _blocks(rows: Rows) -> list[str]:
     bullets = [f"- {value}" for name, value in rows if name == BULLET]
     named = [row for row in rows if row[0] != BULLET]
     drawn = ["```text", *(f"{name:10}  {value}" for name, value in diagram), "```"] if diagram else []
-    return [block for block in (_table(named) if named else "", "\n".join(bullets), "\n".join(drawn)) if block]
+    return [block for block in (_named(named) if named else "", "\n".join(bullets), "\n".join(drawn)) if block]
 
 
-def _table(rows: Rows) -> str:
-    lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in rows]
-    return "\n".join(["| | |", "|---|---|", *lines])
+def _named(rows: Rows) -> str:
+    return "\n".join(f"- **{_one_line(name)}**: {_one_line(value)}" for name, value in rows)
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 # --- The facts as names and values ---

@@ -320,7 +320,7 @@ class Video:
     def _at_ticks(self, fps: float, only: Collection[int] | None = None) -> Iterator[Frame]:
         """The frames of `sample_by_time`, by decoding everything."""
         with self._all_pictures() as (current, pictures):
-            index, is_due, since = 0, sampling_clock(fps), self._since_sample(looks=only is None)
+            index, seconds, is_due, since = 0, 0.0, sampling_clock(fps), self._since_sample(looks=only is None)
             for number, (picture, seconds) in enumerate(pictures):
                 since.add(picture)
                 if is_due(seconds):
@@ -400,7 +400,7 @@ class Video:
     def _count_frames(self) -> int:
         with self._pass() as current:
             times = [seconds for _, seconds in current.timed_pictures()]
-        self._reach(times[-1])
+        self._reach(max(times, default=0.0))
         return len(times)
 
     def _reach(self, seconds: float) -> None:
