@@ -69,7 +69,7 @@ def test_info_prints_the_model_card_in_markdown(picknet: Picknet, model_folder: 
     code, out, _ = picknet("info", model_folder, "--format", "markdown")
     assert code == 0
     assert out == (model_folder / "README.md").read_text(encoding="utf-8")  # export has written it
-    assert "| trained on | nothing |" in out
+    assert "- **trained on**: nothing\n" in out
     picknet("info", model_folder, "--out", tmp_path / "card.md")
     assert (tmp_path / "card.md").read_text(encoding="utf-8") == out
 

@@ -174,7 +174,8 @@ def test_hd_that_names_no_colour_matrix_has_that_of_hd(
     """Green is 30 grey values off by the wrong matrix, orange nearly as much."""
     shown = clips.picture(0, width=width, height=height)
     shown[height // 2 :, : width // 2], shown[height // 2 :, width // 2 :] = (30, 200, 30), (220, 120, 20)
-    coded = av.VideoFrame.from_ndarray(shown, format="rgb24").reformat(format="yuv420p", dst_colorspace=stored)
+    picture = av.VideoFrame.from_ndarray(shown, format="rgb24")
+    coded = picture.reformat(format="yuv420p", dst_colorspace=stored, threads=1)
     coded.colorspace = named
     frame = Frame(coded, index=0, seconds=0.0)
     for pixels in (frame.pixels().astype(int), frame.thumbnail(64).astype(int), frame.pixels(64).astype(int)):
@@ -202,7 +203,7 @@ def test_of_an_interlaced_frame_one_field_is_shown(
     coded = []
     for field in fields:
         whole = av.VideoFrame.from_ndarray(np.ascontiguousarray(field), format="rgb24")
-        coded.append(whole.reformat(format=pixel_format))
+        coded.append(whole.reformat(format=pixel_format, threads=1))  # the threads of the scaler race
     for first, second in zip(coded[0].planes, coded[1].planes, strict=True):
         lines = np.frombuffer(first, np.uint8).reshape(first.height, -1).copy()
         lines[1::2] = np.frombuffer(second, np.uint8).reshape(first.height, -1)[1::2]
@@ -228,7 +229,7 @@ def test_of_an_interlaced_frame_one_field_is_shown(
 @pytest.mark.parametrize("pixel_format", ["rgb24", "gray"])
 def test_no_matrix_is_guessed_where_there_are_no_colours_to_convert(pixel_format: str) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (720, 1280, 3), dtype=np.uint8)
-    picture = av.VideoFrame.from_ndarray(noise, format="rgb24").reformat(format=pixel_format)
+    picture = av.VideoFrame.from_ndarray(noise, format="rgb24").reformat(format=pixel_format, threads=1)
     pixels = Frame(picture, index=0, seconds=0.0).pixels(64)
     picture.colorspace = 5
     assert np.array_equal(pixels, Frame(picture, index=0, seconds=0.0).pixels(64))

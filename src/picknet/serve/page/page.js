@@ -296,7 +296,7 @@ class Looking {
 function showCaption(caption, looking) {
   looking.finish();
   $("clip-result").hidden = false;
-  $("sentence").textContent = caption.caption;
+  $("sentence").textContent = caption.caption || "not sure";
   $("sentence").classList.toggle("doubtful", isDoubtful(caption));
   const sure = caption.confidence === null ? "" : `${isDoubtful(caption) ? "doubtful: " : ""}${percent(caption.confidence)} confident, `;
   $("sure").textContent = `${sure}from ${caption.num_picks} of ${caption.frames_seen} frames`;
