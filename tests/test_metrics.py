@@ -141,10 +141,10 @@ def test_scores_are_those_of_the_coco_code(validation: Captions, index: int) -> 
     assert_same_as_coco(*one_against_others(validation, index))
 
 
-def test_every_validation_caption_scores_as_in_the_coco_code(validation: Captions) -> None:
+def test_validation_captions_score_as_in_the_coco_code(validation: Captions) -> None:
     pytest.importorskip("pycocoevalcap")
-    for index in range(max(map(len, validation.values()))):
-        # Few references, or the COCO code would take a minute.
+    for index in range(0, max(map(len, validation.values())), 3):
+        # Few captions and references, or the COCO code would take a minute.
         assert_same_as_coco(*one_against_others(validation, index, num_others=4))
 
 

@@ -53,11 +53,11 @@ def test_tokens_match_the_coco_code(caption: str, tokens: str) -> None:
     assert tokenise(caption) == tokens.split()
 
 
-def test_tokens_match_the_java_code_on_every_shared_caption() -> None:
+def test_tokens_match_the_java_code_on_every_fourth_shared_caption() -> None:
     tokenizer = pytest.importorskip("pycocoevalcap.tokenizer.ptbtokenizer")
     if shutil.which("java") is None:
         pytest.skip("needs Java")
-    captions = shared_captions()
+    captions = shared_captions()[::4]  # all of them take half a minute
     theirs = tokenizer.PTBTokenizer().tokenize({index: [{"caption": text}] for index, text in enumerate(captions)})
     # Theirs glues "1 1/2" with a no-break space, which its metrics then split again.
     different = [text for index, text in enumerate(captions) if tokenise(text) != theirs[index][0].split()]
