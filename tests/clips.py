@@ -254,12 +254,17 @@ def fragment(source: Path, path: Path) -> Path:
     with av.open(str(source)) as given, av.open(
         str(path), "w", format="mp4", options={"movflags": "frag_keyframe+empty_moov+default_base_moof"}
     ) as output:
-        stream = output.add_stream_from_template(given.streams.video[0])
-        for packet in given.demux(video=0):
-            if packet.size:
-                packet.stream = stream
-                output.mux(packet)
+        copy_packets(given, output)
     return path
+
+
+def copy_packets(given: av.container.InputContainer, output: av.container.OutputContainer) -> None:
+    """Put the video of one container into another, without decoding it."""
+    stream = output.add_stream_from_template(given.streams.video[0])
+    for packet in given.demux(video=0):
+        if packet.size:
+            packet.stream = stream
+            output.mux(packet)
 
 
 def remux(source: Path | io.BytesIO, path: Path, *, ruined: Collection[int] = ()) -> Path:

@@ -75,7 +75,7 @@ def _blocks(rows: Rows) -> list[str]:
     bullets = [f"- {value}" for name, value in rows if name == BULLET]
     named = [row for row in rows if row[0] != BULLET]
     drawn = ["```text", *(f"{name:10}  {value}" for name, value in diagram), "```"] if diagram else []
-    return [block for block in (_named(named) if named else "", "\n".join(bullets), "\n".join(drawn)) if block]
+    return [block for block in (_named(named), "\n".join(bullets), "\n".join(drawn)) if block]
 
 
 def _named(rows: Rows) -> str:
