@@ -413,7 +413,7 @@ def test_blank_frames_get_no_sentence_whatever_the_confidence(captioner, frames,
         next(captioner.timeline(black)),
     ):
         assert (result.text, result.display_text) == ("", "not sure (1.00)")
-        assert result.not_sure == "nothing to see: the frame is blank, or all of them are"
+        assert result.not_sure == "nothing to see: every picked frame is blank"
     assert captioner.caption([*black, frames[8]], picker=AllPicker()).text
     # In a stream a scene that begins black has a caption as soon as there is something to see.
     updates = captioner.stream([*black[:2], frames[2]], picker=AllPicker())

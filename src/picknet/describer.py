@@ -17,7 +17,7 @@ from picknet.video.frame import Frame
 from picknet.video.live import Live
 from picknet.walk import SceneRule, Walk
 
-NOTHING_TO_SEE = "nothing to see: the frame is blank, or all of them are"
+NOTHING_TO_SEE = "nothing to see: every picked frame is blank"
 """Whatever the confidence: a sentence about a black screen is invented."""
 
 

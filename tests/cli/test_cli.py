@@ -1,3 +1,4 @@
+import csv
 import json
 import os
 import re
@@ -38,6 +39,8 @@ def test_info_tells_of_the_model_in_text_and_json(picknet: Picknet, model_folder
     _, out, _ = picknet("info", model_folder, "--format", "csv")
     assert out.splitlines()[:2] == ["name,value", f"model,{model_folder}"]
     assert out.splitlines()[-1] == "card.trained_on,nothing"
+    cells = dict(csv.reader(out.splitlines()))
+    assert (json.loads(cells["manifest"]), json.loads(cells["styles"])) == (content["manifest"], [])
 
 
 def test_info_says_which_cider_is_greedy(picknet: Picknet, model_folder: Path, tmp_path: Path) -> None:

@@ -86,9 +86,16 @@ def info(
             write("\n".join(map(shown, lines)))
         elif format is InfoFormat.csv:
             rows = [("name", "value"), *flat(facts).items()]
-            write("".join(csv_row(*(shown(one) if isinstance(one, str) else one for one in row)) for row in rows))
+            write("".join(csv_row(*map(_cell, row)) for row in rows))
         else:
             write(json.dumps(facts) + "\n")
+
+
+def _cell(value: object) -> object:
+    """What a cell of CSV says: lists, true and false as in JSON."""
+    if isinstance(value, list | bool):
+        return json.dumps(value)
+    return shown(value) if isinstance(value, str) else value
 
 
 def _page(facts: Mapping[str, Any], *, width: int | None) -> Iterator[str]:
