@@ -41,6 +41,7 @@ from picknet.timeline import (
     as_srt,
     as_text,
     as_vtt,
+    from_cut_to_cut,
     parts,
     readable,
 )
@@ -49,9 +50,9 @@ from picknet.video.frame import Frame
 from picknet.video.live import BadSetting
 
 
-def segment(start, end, text, *, picks=(), confidence=None, damage=None, not_sure=None):
+def segment(start, end, text, *, picks=(), confidence=None, damage=None, not_sure=None, cuts=(), continues=False):
     chosen = tuple(Pick(index, float(index)) for index in picks)
-    return Segment(start, end, text, confidence, chosen, damage, not_sure=not_sure)
+    return Segment(start, end, text, confidence, chosen, damage, not_sure=not_sure, cuts=cuts, continues=continues)
 
 
 def times_and_texts(segments):
@@ -94,6 +95,25 @@ def test_a_film_that_is_shorter_than_a_readable_segment_has_one():
 def test_a_joined_segment_reports_the_damage_found_last():
     given = [segment(0, 4, "a cat"), segment(4, 8, "a cat", damage="breaks off")]
     assert [one.damage for one in readable(given)] == ["breaks off"]
+
+
+def test_a_joined_segment_knows_the_cuts_in_it():
+    given = [
+        segment(0, 4, "a cat"), segment(4, 5, "a flash"), segment(5, 9, "a cat"), segment(9, 20, "a dog"),
+        segment(20, 50, "a dog", continues=True), segment(50, 60, "a man", continues=True),
+    ]  # fmt: skip
+    cat, dog, man = readable(given)
+    assert times_and_texts([cat, dog, man]) == [(0, 9, "a cat"), (9, 50, "a dog"), (50, 60, "a man")]
+    assert [(one.cuts, one.continues) for one in (cat, dog, man)] == [((4, 5), False), ((), False), ((), True)]
+    # The scenes: the flash has the caption of what it was joined to, the long one that of its longest part.
+    scenes = from_cut_to_cut([cat, dog, man])
+    assert times_and_texts(scenes) == [(0, 4, "a cat"), (4, 5, "a cat"), (5, 9, "a cat"), (9, 60, "a dog")]
+
+
+def test_a_segment_without_known_cuts_is_a_scene():
+    given = [segment(0, 4, "a cat"), segment(4, 9, "a cat")]
+    assert list(from_cut_to_cut(given)) == given
+    assert list(from_cut_to_cut([])) == []
 
 
 def test_a_long_scene_is_split_into_parts_of_half_a_minute():
@@ -197,12 +217,16 @@ def test_a_short_scene_joins_the_next_one_whose_caption_is_kept(literal):
     found = list(literal.timeline(frames, fps=4, picker=first_only()))
     assert times_and_texts(found) == [(0, 5, alone[0]), (5, 12, alone[5]), (12, 17, alone[13]), (17, 27, alone[17])]
     assert [[pick.seconds for pick in one.picks] for one in found] == [[0], [5], [13], [17]]
+    assert [one.cuts for one in found] == [(), (), (13,), ()]
+    assert [(one.start, one.end) for one in from_cut_to_cut(found)] == [(0, 5), (5, 12), (12, 13), (13, 17), (17, 27)]
 
 
 def test_a_long_scene_whose_parts_have_different_captions_is_several_segments(literal):
     # With all frames picked, the memory of 30 frames differs from that of 10.
     found = list(literal.timeline(shots(40), picker=AllPicker()))
     assert [(one.start, one.end, len(one.picks)) for one in found] == [(0, 30, 30), (30, 40, 10)]
+    (scene,) = from_cut_to_cut(found)
+    assert (scene.start, scene.end, scene.text) == (0, 40, found[0].text)
 
 
 def test_a_segment_has_the_caption_of_a_stream_at_the_end_of_its_scene(captioner):

@@ -199,6 +199,10 @@ class Segment(_MayBeUnsure):
     model: str = ""
     not_sure: str | None = None
     """As in `Caption`."""
+    cuts: tuple[float, ...] = ()
+    """Seconds at which another scene begins within it: one that is described alike, or too short to be read."""
+    continues: bool = False
+    """Whether it begins in the scene of the segment before: a later part of a long one."""
 
     @property
     def seconds(self) -> float:

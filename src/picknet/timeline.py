@@ -49,6 +49,7 @@ def _every_part(walk: Walk, describe: Describe, *, step: float, model: str) -> I
     """A segment for every scene or part of one, however short, with its caption even where that is not sure."""
     previous: Segment | None = None
     for scene in walk.scenes(SceneWatch(patience=CUT_PATIENCE), delay=CUT_PATIENCE - 1):
+        continues = False
         for part in parts(scene):
             first = next(part)
             described = describe(walk.picks(itertools.chain([first], part)))
@@ -58,7 +59,8 @@ def _every_part(walk: Walk, describe: Describe, *, step: float, model: str) -> I
             if previous:
                 yield replace(previous, end=start)
             about = (described.confidence, described.picks, walk.damage, walk.name, model, described.not_sure)
-            previous = Segment(start, start, described.sentences[0].text, *about)
+            previous = Segment(start, start, described.sentences[0].text, *about, continues=continues)
+            continues = True
     if previous:
         yield replace(previous, end=walk.end(step), damage=walk.damage)
 
@@ -99,7 +101,26 @@ def readable(segments: Iterable[Segment]) -> Iterator[Segment]:
 def _joined(one: Segment, other: Segment) -> Segment:
     longer = one if one.seconds >= other.seconds else other
     picks = one.picks + other.picks if one.text == other.text else longer.picks
-    return replace(longer, start=one.start, end=other.end, picks=picks, damage=other.damage)
+    cuts = (*one.cuts, *(() if other.continues else (other.start,)), *other.cuts)
+    whole = replace(longer, start=one.start, end=other.end, picks=picks, damage=other.damage)
+    return replace(whole, cuts=cuts, continues=one.continues)
+
+
+def from_cut_to_cut(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """A segment for every scene, with the caption of the longest segment in it: for editors, who want every cut."""
+    scene: Segment | None = None
+    for segment in segments:
+        for start, end in itertools.pairwise((segment.start, *segment.cuts, segment.end)):
+            continues = segment.continues and start == segment.start
+            part = replace(segment, start=start, end=end, cuts=(), continues=continues)
+            if scene and continues:
+                scene = _joined(scene, part)
+                continue
+            if scene:
+                yield scene
+            scene = part
+    if scene:
+        yield scene
 
 
 # --- Files ---
@@ -160,14 +181,14 @@ def as_vtt(segments: Iterable[Segment]) -> Iterator[str]:
 
 
 def as_scenes(segments: Iterable[Segment], *, fps: float) -> Iterator[str]:
-    """A scene list as PySceneDetect's `list-scenes` writes it, for tools that read those. It holds no captions.
+    """A scene list as PySceneDetect's `list-scenes` writes it, for tools that read those: every scene, no captions.
 
     fps: the video's frame rate, `Video.fps`. Frames count from 1; the end frame is the last of its scene. Where frames
     do not come at a steady rate, as in a recording of a screen, their numbers are those at the average rate; the times
     are exact.
     """
     yield csv_row(*SCENE_COLUMNS)
-    for number, segment in enumerate(segments, start=1):
+    for number, segment in enumerate(from_cut_to_cut(segments), start=1):
         start, end = round(segment.start * fps), round(segment.end * fps)
         cells = [str(number)]
         for frame, seconds in ((start + 1, segment.start), (end, segment.end), (end - start, segment.seconds)):
@@ -176,7 +197,7 @@ def as_scenes(segments: Iterable[Segment], *, fps: float) -> Iterator[str]:
 
 
 def as_edl(segments: Iterable[Segment], *, fps: float, video: str) -> Iterator[str]:
-    """A CMX 3600 edit decision list: an event for each segment, its caption as a comment. fps: the video's frame rate.
+    """A CMX 3600 edit decision list: an event for each scene, its caption as a comment. fps: the video's frame rate.
 
     Time codes count frames without dropped numbers: at 29.97 frames a second they run at 30, 3.6 s an hour slower than
     the clock. A rate that is not close to a whole number of two digits, such as the average of a screen recording, has
@@ -187,7 +208,7 @@ def as_edl(segments: Iterable[Segment], *, fps: float, video: str) -> Iterator[s
     rate = round(fps)
     if abs(rate - fps) > 0.002 * fps or rate > 99:
         fps = rate = EDL_RATE
-    for number, segment in enumerate(segments, start=1):
+    for number, segment in enumerate(from_cut_to_cut(segments), start=1):
         start, end = (timecode(round(seconds * fps), rate=rate) for seconds in (segment.start, segment.end))
         yield f"{number:03d}  AX       V     C        {start} {end} {start} {end}\n"
         comment = f"* COMMENT: {_one_line(segment.text)}\n" if segment.text else ""
