@@ -79,9 +79,7 @@ def main() -> None:
     clips = load_split(arguments.data, dataset="msvd", split="val").clips
     cider = Cider({clip.name: [tokenise(text) for text in clip.captions] for clip in clips})
     films = join(clips, arguments.work, seed=arguments.seed)
-    print(
-        "| fps | CIDEr by time | cuts met | segments | cuts met by scenes | scenes | picks | timeline | decoding alone |"
-    )
+    print("| fps | CIDEr by time | cuts met | segments | met by scenes | scenes | picks | timeline | decoding alone |")
     print("|---|---|---|---|---|---|---|---|---|")
     for fps in arguments.fps or (1.0, 2.0, 4.0):
         print(measured(captioner, films, cider, fps=fps), flush=True)
