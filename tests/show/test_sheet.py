@@ -9,8 +9,8 @@ from PIL import Image, ImageColor
 from picknet.errors import PicknetError
 from picknet.picking.picker import Pick
 from picknet.show import page
-from picknet.show.page import Thumbnail
-from picknet.show.sheet import Strip, contact_sheet, example_sheet, online_strip, tile_side
+from picknet.show.page import Thumbnail, confidence_colour
+from picknet.show.sheet import Moment, Strip, contact_sheet, example_sheet, online_strip, tile_side
 from picknet.video.frame import Frame
 
 GREEN = ImageColor.getrgb(page.GREEN)
@@ -92,18 +92,28 @@ def test_long_captions_and_long_words_wrap() -> None:
 
 def test_the_online_strip_colours_only_words_that_are_new() -> None:
     first, second, third = frames(3)
-    same = online_strip([(first, "a man is cooking"), (second, "a man is cooking")])
-    changed = online_strip([(first, "a man is cooking"), (second, "a woman is cooking")])
+    same = online_strip([Moment(first, "a man is cooking"), Moment(second, "a man is cooking")])
+    changed = online_strip([Moment(first, "a man is cooking"), Moment(second, "a woman is cooking")])
     assert not is_colour(same, DARK_GREEN).any()
     new_words = is_colour(changed, DARK_GREEN)
     assert new_words.any()
     assert not new_words[:, :800].any()  # the first sentence, on the left, has nothing new
-    shorter = online_strip([(first, "a man is cooking"), (second, "a man is"), (third, "a man")])
+    shorter = online_strip([Moment(first, "a man is cooking"), Moment(second, "a man is"), Moment(third, "a man")])
     assert not is_colour(shorter, DARK_GREEN).any()
 
 
+def test_the_online_strip_shows_how_sure_each_caption_is() -> None:
+    first, second = frames(2)
+    strip = online_strip([Moment(first, "a man is cooking", 0.05), Moment(second, "a man is cooking", 0.95)])
+    doubtful, sure = (is_colour(strip, confidence_colour(confidence)) for confidence in (0.05, 0.95))
+    assert doubtful[:, :800].any()
+    assert sure[:, 800:].any()
+    assert not (doubtful[:, 800:] | sure[:, :800]).any()
+    assert strip.height > online_strip([Moment(first, "a man is cooking"), Moment(second, "a man is cooking")]).height
+
+
 def test_many_updates_continue_in_a_new_row() -> None:
-    updates = [(frame, "a man is cooking") for frame in frames(12)]
+    updates = [Moment(frame, "a man is cooking") for frame in frames(12)]
     one, three = online_strip(updates[:4]), online_strip(updates)
     # A row of four is as high in both; two gaps of 40 and two margins of 40 do not repeat.
     assert three.height == 3 * (one.height - 80) + 2 * 40 + 80

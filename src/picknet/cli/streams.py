@@ -153,13 +153,14 @@ def stream(
             note_no_confidence(captioner, style)
         num_picks = num_captions = 0
         doubts = Doubts(min_confidence)
-        shown: list[tuple[Thumbnail, str]] = []
+        shown: list[tuple[Thumbnail, str, float | None]] = []
         picker = _WithThumbnail(chosen) if sheet_path else None
         try:
             with _limited_memory(MAX_MEMORY):
                 for update in captioner.stream(live, picker=picker or chosen, beam=beam, min_confidence=min_confidence):
                     if picker and picker.newest and len(shown) < MAX_SHOWN:
-                        shown.append((picker.newest, update.display_text))
+                        # A text that is left out says its confidence itself.
+                        shown.append((picker.newest, update.display_text, update.confidence if update.text else None))
                     num_picks = update.total_picks
                     num_captions += update.changed and bool(update.text)
                     if update.changed or not only_changes:
@@ -212,11 +213,11 @@ class _WithThumbnail:
             yield frame, pick
 
 
-def _write_sheet(path: Path, shown: "list[tuple[Thumbnail, str]]") -> None:
+def _write_sheet(path: Path, shown: "list[tuple[Thumbnail, str, float | None]]") -> None:
     from picknet.show.page import save
-    from picknet.show.sheet import online_strip
+    from picknet.show.sheet import Moment, online_strip
 
-    save(online_strip(shown), path)
+    save(online_strip([Moment(*one) for one in shown]), path)
 
 
 class _Printer:

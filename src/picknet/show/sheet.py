@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from PIL import Image, ImageDraw
 
@@ -110,6 +111,17 @@ def _facts(title: str, facts: Sequence[str], confidence: float | None) -> Image.
     return image
 
 
+def _certainty(confidence: float) -> Image.Image:
+    """A dot in the colour of the confidence, and its number."""
+    size, dot, gap = 20, 16, 6
+    number = written(confidence)
+    image = Image.new("RGB", (math.ceil(dot + gap + length(number, size)), round(size * 1.3)), PAPER)
+    y = image.height / 2
+    image.paste(confidence_colour(confidence), (0, round(y - dot / 2)), rounded((dot, dot), dot // 2))
+    ImageDraw.Draw(image).text((dot + gap, y), number, fill=GREY, font=typeface(size), anchor="lm")
+    return image
+
+
 def _num_columns(num_tiles: int, aspect: float) -> int:
     """A grid about a quarter as high as wide, with as few empty places at its end as possible: 30 frames in 3 × 10."""
 
@@ -135,20 +147,30 @@ def _image(frame: Picture, box: tuple[int, int]) -> Image.Image:
 # --- Online captioning ---
 
 
-def online_strip(updates: Sequence[tuple[Picture, str]]) -> Image.Image:
+class Moment(NamedTuple):
+    """A picked frame of a stream, and the caption at that time."""
+
+    frame: Picture
+    text: str
+    confidence: float | None = None
+    """Of the caption; left out where it is None."""
+
+
+def online_strip(moments: Sequence[Moment]) -> Image.Image:
     """Online captioning: each picked frame in order with the caption at that time, its new words in green."""
-    if not updates:
-        raise BadFigure("an online strip needs at least one update")
-    images = [Image.fromarray(frame.pixels()) for frame, _ in updates]
+    if not moments:
+        raise BadFigure("an online strip needs at least one pick")
+    images = [Image.fromarray(moment.frame.pixels()) for moment in moments]
     columns = math.ceil(len(images) / math.ceil(len(images) / MAX_STRIP_COLUMNS))
     box = _tile_box(max(columns, 3), images[0].width / images[0].height, gap=24)
-    tenths = max(frame.seconds for frame, _ in updates) < 60
+    tenths = max(moment.frame.seconds for moment in moments) < 60
     cards = []
-    for number, (image, (frame, text)) in enumerate(zip(images, updates, strict=True)):
-        words = _coloured_changes(updates[number - 1][1] if number else text, text)
-        framed = tile(image, box, label=short_clock(frame.seconds, tenths=tenths))
+    for number, (image, moment) in enumerate(zip(images, moments, strict=True)):
+        words = _coloured_changes(moments[number - 1].text if number else moment.text, moment.text)
+        framed = tile(image, box, label=short_clock(moment.frame.seconds, tenths=tenths))
         caption = paragraph(words, size=26, width=framed.width - 2 * BORDER)
-        cards.append(below([framed, caption], 12, centred=True))
+        sure = [] if moment.confidence is None else [_certainty(moment.confidence)]
+        cards.append(below([framed, caption, *sure], 12, centred=True))
     return page(below([beside(cards[start : start + columns], 24) for start in range(0, len(cards), columns)], 40))
 
 
