@@ -58,10 +58,10 @@ HOUR = """
 An hour of 640×360 with a keyframe every ten seconds, against decoding all of it:
 """
 OTHER_RUNS = """
-Two runs just before, against decoding in one thread: msrvtt 1.60 and 1.54, with every n-th frame 1.30 and 1.31, msvd
-1.61 and 1.62, 1.47 and 1.45. On two cores of a Neoverse-N1 (commit 870fab2): msrvtt 1.67 and 1.41, msvd 1.63 and
-1.45; an hour 0.0020, a budget on it 0.0324; the first caption 1.1 s. Where others use the machine, all of it takes up
-to a tenth longer, and a first caption up to 1.7 s.
+Two other runs at commit 60b7a88, against decoding in one thread: msrvtt 1.60 and 1.54, with every n-th frame 1.30 and
+1.31, msvd 1.61 and 1.62, 1.47 and 1.45. On two cores of a Neoverse-N1 (commit 870fab2): msrvtt 1.67 and 1.41, msvd
+1.63 and 1.45; an hour 0.0020, a budget on it 0.0324; the first caption 1.1 s. Where others use the machine, all of it
+takes up to a tenth longer, and a first caption up to 1.7 s.
 """
 SERVING = """
 `picknet serve` with its defaults, against the command line and against itself. The soak sends captions, slow uploads,

@@ -110,6 +110,12 @@ def test_a_joined_segment_knows_the_cuts_in_it():
     assert times_and_texts(scenes) == [(0, 4, "a cat"), (4, 5, "a cat"), (5, 9, "a cat"), (9, 60, "a dog")]
 
 
+def test_a_scene_has_the_caption_of_its_longest_part():
+    later = [segment(30, 60, "a dog", continues=True), segment(60, 110, "a man", continues=True)]
+    # Longer than each of the others, though not than both together.
+    assert times_and_texts(from_cut_to_cut([segment(0, 30, "a cat"), *later])) == [(0, 110, "a man")]
+
+
 def test_a_segment_without_known_cuts_is_a_scene():
     given = [segment(0, 4, "a cat"), segment(4, 9, "a cat")]
     assert list(from_cut_to_cut(given)) == given

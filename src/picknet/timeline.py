@@ -108,19 +108,19 @@ def _joined(one: Segment, other: Segment) -> Segment:
 
 def from_cut_to_cut(segments: Iterable[Segment]) -> Iterator[Segment]:
     """A segment for every scene, with the caption of the longest segment in it: for editors, who want every cut."""
-    scene: Segment | None = None
+    longest: Segment | None = None
+    scene_start = end = 0.0
     for segment in segments:
         for start, end in itertools.pairwise((segment.start, *segment.cuts, segment.end)):
-            continues = segment.continues and start == segment.start
-            part = replace(segment, start=start, end=end, cuts=(), continues=continues)
-            if scene and continues:
-                scene = _joined(scene, part)
+            part = replace(segment, start=start, end=end, cuts=(), continues=False)
+            if longest and segment.continues and start == segment.start:
+                longest = max(longest, part, key=lambda one: one.seconds)
                 continue
-            if scene:
-                yield scene
-            scene = part
-    if scene:
-        yield scene
+            if longest:
+                yield replace(longest, start=scene_start, end=start)
+            longest, scene_start = part, start
+    if longest:
+        yield replace(longest, start=scene_start, end=end)
 
 
 # --- Files ---

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from picknet.picking.picker import Pick, Picker
     from picknet.results import Update
     from picknet.show.page import Thumbnail
+    from picknet.show.sheet import Moment
     from picknet.video.frame import Frame
     from picknet.video.live import Live
 
@@ -153,14 +154,13 @@ def stream(
             note_no_confidence(captioner, style)
         num_picks = num_captions = 0
         doubts = Doubts(min_confidence)
-        shown: list[tuple[Thumbnail, str, float | None]] = []
+        shown: list[Moment] = []
         picker = _WithThumbnail(chosen) if sheet_path else None
         try:
             with _limited_memory(MAX_MEMORY):
                 for update in captioner.stream(live, picker=picker or chosen, beam=beam, min_confidence=min_confidence):
-                    if picker and picker.newest and len(shown) < MAX_SHOWN:
-                        # A text that is left out says its confidence itself.
-                        shown.append((picker.newest, update.display_text, update.confidence if update.text else None))
+                    if picker and len(shown) < MAX_SHOWN and (moment := picker.moment(update)):
+                        shown.append(moment)
                     num_picks = update.total_picks
                     num_captions += update.changed and bool(update.text)
                     if update.changed or not only_changes:
@@ -212,12 +212,21 @@ class _WithThumbnail:
             self.newest = Thumbnail.of(frame)
             yield frame, pick
 
+    def moment(self, update: "Update") -> "Moment | None":
+        """The newest pick with its caption, for a sheet."""
+        from picknet.show.sheet import Moment
 
-def _write_sheet(path: Path, shown: "list[tuple[Thumbnail, str, float | None]]") -> None:
+        if self.newest is None:
+            return None
+        # The text of a caption that is left out, "not sure (0.31)", says its confidence itself.
+        return Moment(self.newest, update.display_text, update.confidence if update.text else None)
+
+
+def _write_sheet(path: Path, shown: "list[Moment]") -> None:
     from picknet.show.page import save
-    from picknet.show.sheet import Moment, online_strip
+    from picknet.show.sheet import online_strip
 
-    save(online_strip([Moment(*one) for one in shown]), path)
+    save(online_strip(shown), path)
 
 
 class _Printer:

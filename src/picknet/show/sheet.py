@@ -106,8 +106,7 @@ def _facts(title: str, facts: Sequence[str], confidence: float | None) -> Image.
     draw.text((x, y), line, fill=GREY, font=typeface(size), anchor="lm")
     if sure:
         x += length(line, size) + 2 * gap
-        image.paste(confidence_colour(confidence), (round(x), round(y - dot / 2)), rounded((dot, dot), dot // 2))
-        draw.text((x + dot + gap, y), sure, fill=GREY, font=typeface(size), anchor="lm")
+        _draw_confidence(image, (x, y), confidence, sure, size=size, dot=dot, gap=gap)
     return image
 
 
@@ -116,10 +115,24 @@ def _certainty(confidence: float) -> Image.Image:
     size, dot, gap = 20, 16, 6
     number = written(confidence)
     image = Image.new("RGB", (math.ceil(dot + gap + length(number, size)), round(size * 1.3)), PAPER)
-    y = image.height / 2
-    image.paste(confidence_colour(confidence), (0, round(y - dot / 2)), rounded((dot, dot), dot // 2))
-    ImageDraw.Draw(image).text((dot + gap, y), number, fill=GREY, font=typeface(size), anchor="lm")
+    _draw_confidence(image, (0, image.height / 2), confidence, number, size=size, dot=dot, gap=gap)
     return image
+
+
+def _draw_confidence(
+    image: Image.Image,
+    place: tuple[float, float],
+    confidence: float | None,
+    text: str,
+    *,
+    size: int,
+    dot: int,
+    gap: int,
+) -> None:
+    """A dot in the colour of the confidence, and a text behind it. place: the middle of the dot's left edge."""
+    x, y = place
+    image.paste(confidence_colour(confidence), (round(x), round(y - dot / 2)), rounded((dot, dot), dot // 2))
+    ImageDraw.Draw(image).text((x + dot + gap, y), text, fill=GREY, font=typeface(size), anchor="lm")
 
 
 def _num_columns(num_tiles: int, aspect: float) -> int:
