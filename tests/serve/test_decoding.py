@@ -128,6 +128,17 @@ def test_a_child_that_dies_costs_its_own_request(decoders: Decoders, clip: Path)
 
 
 @on_linux
+def test_a_child_that_dies_between_requests_costs_none(decoders: Decoders, clip: Path) -> None:
+    for _ in range(2):
+        with decoders.video(clip, name="clip", seconds=30) as video:
+            assert len(list(video.sample_evenly(count=3))) == 3
+        process = decoders._all[0]._process
+        assert process is not None
+        process.kill()
+        process.join()
+
+
+@on_linux
 def test_a_video_that_needs_too_much_memory_is_refused(tmp_path: Path) -> None:
     # A frame takes 24 MiB in the decoder's format, and 48 in RGB.
     size = {"width": 4096, "height": 4096}

@@ -118,6 +118,7 @@ class Decoders:
     ) -> "Iterator[_Questions]":
         decoder = self._idle.get()
         try:
+            decoder.end_if_dead()
             yield _Questions(decoder, name, seconds, check, each=each)
         finally:
             self._idle.put(decoder)
@@ -388,6 +389,13 @@ class _Decoder:
             for shape in header["shapes"]
         ]
         return _Answer(header["value"], arrays)
+
+    def end_if_dead(self) -> None:
+        """Forget a process that died while nothing was asked, as of too little memory on the machine: a new one is
+        started.
+        """
+        if (process := self._process) is not None and not process.is_alive():
+            self.end()
 
     def end(self) -> None:
         with self._lock:
