@@ -1,4 +1,4 @@
-"""The networks of these tests are so small that a second thread only costs time."""
+"""What all tests of training share: the networks are so small that a second thread only costs time."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import torch
 
 
 @pytest.fixture(scope="package", autouse=True)
-def _one_thread() -> Iterator[None]:
+def _one_thread(traced_cnns: None) -> Iterator[None]:
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -216,7 +216,8 @@ def test_a_png_of_packed_texts_is_refused_before_they_are_unpacked(tmp_path: Pat
     Image.fromarray(picture(1)).save(path)
     plain = path.read_bytes()
     gigabyte = zlib.compressobj()
-    packed = b"name\0\0" + b"".join(gigabyte.compress(bytes(2**20)) for _ in range(2**10)) + gigabyte.flush()
+    first, again = (gigabyte.compress(bytes(2**20)) + gigabyte.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+    packed = b"name\0\0" + first + again * 1023 + gigabyte.flush()
     text = struct.pack(">I", len(packed)) + chunk + packed + struct.pack(">I", zlib.crc32(chunk + packed))
     header_end = 33
     with_texts = plain[:header_end] + 2 * text + plain[header_end:]
