@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import clips
 import pytest
+from command import on_linux
 
 SAMPLE = Path(__file__).resolve().parents[1] / "samples" / "cockatoo.mp4"
 GIGABYTE = 1_000_000_000
@@ -102,3 +104,15 @@ def test_a_hundred_videos_leak_no_file_and_no_memory(tmp_path: Path, model_folde
     assert files == 0
     assert memory < 20_000_000
     assert threads < 4 * (os.cpu_count() or 1) + 8
+
+
+@on_linux
+@pytest.mark.parametrize("kilobytes", [250_000, 350_000])
+def test_too_little_memory_is_one_line(kilobytes: int, model_folder: Path) -> None:
+    # Not enough for a library, or for the graphs.
+    command = [sys.executable, "-m", "picknet", "caption", str(SAMPLE), "--model", str(model_folder)]
+    limited = ["sh", "-c", f'ulimit -v {kilobytes} && exec "$@"', "sh", *command]
+    finished = subprocess.run(limited, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 1, finished.stderr
+    (line,) = finished.stderr.splitlines()
+    assert re.match(r"picknet: (.+: )?(not enough memory|its pictures need more memory|.*Cannot allocate memory)", line)

@@ -30,6 +30,8 @@ from picknet.cli.timelines import timeline
 from picknet.cli.trainings import bench, export, report, train
 from picknet.errors import PicknetError, with_value
 
+NO_MEMORY = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
+"""What errors of Python and of libraries say where memory is missing, beside those that are a `MemoryError`."""
 HEARD_SECONDS = 1.0
 """After SIGTERM, how often to look whether the stack unwinds."""
 COMPLETION_VARIABLE = "_PICKNET_COMPLETE"
@@ -79,7 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if message.startswith("min_confidence is "):  # the name of the argument
             message = message.replace("min_confidence is", "--min-confidence", 1)
         code = _failed(message, code=_exit_code(error))
-    except MemoryError:
+    except (MemoryError, ImportError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not any(sign in str(error) for sign in NO_MEMORY):
+            raise
         code = _failed("not enough memory", code=1)
     except OSError as error:
         # Files are written by `files.written_whole`, which names them; an error without a name is standard output's.

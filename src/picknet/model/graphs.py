@@ -142,8 +142,11 @@ class Graph:
         elif self._side_by_side:
             del settings["PERFORMANCE_HINT"]
             settings["NUM_STREAMS"] = settings["INFERENCE_NUM_THREADS"] = str(num_cores())
-        is_in_eight_bits = self.name in MOSTLY_WEIGHTS and precision == "f16" and not _has_f16()
-        entry = f"{self.name}-{self._fingerprint(settings, is_in_eight_bits)}"
+        try:
+            is_in_eight_bits = self.name in MOSTLY_WEIGHTS and precision == "f16" and not _has_f16()
+            entry = f"{self.name}-{self._fingerprint(settings, is_in_eight_bits)}"
+        except RuntimeError as error:
+            raise _failure(self._path, "compiled", error) from error
         if (stored := cache.read(entry)) is not None:
             try:
                 return _core().import_model(stored, "CPU", settings)
@@ -296,9 +299,9 @@ def _wait(request: Any, path: Path) -> None:
 
 
 def _failure(path: Path, what: str, error: RuntimeError) -> Exception:
-    """What an error of OpenVINO means: without memory for data or threads, the graph is not to blame."""
+    """What an error of OpenVINO means: without memory for data, threads or its library, the graph is not to blame."""
     reason = last_line(error)
-    if "alloc" in reason or "Resource temporarily unavailable" in reason:
+    if "alloc" in reason or "Resource temporarily unavailable" in reason or "failed to map segment" in str(error):
         return MemoryError(f"{path}: cannot be {what}")
     return BadModel(f"{path}: cannot be {what} ({reason}); {EXPORT_AGAIN}")
 
@@ -347,6 +350,8 @@ def _read(path: Path) -> Any:
     try:
         return frontend.convert(frontend.load(str(path)))
     except Exception as error:  # OpenVINO's own errors share no base class
+        if "Cannot allocate memory" in str(error):
+            raise MemoryError(f"{path}: cannot be read") from error
         raise BadModel(f"{path}: is not a graph that OpenVINO can read ({last_line(error)}); {EXPORT_AGAIN}") from error
 
 

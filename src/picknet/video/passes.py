@@ -268,7 +268,7 @@ class Pass:
             try:
                 pictures = self.stream.decode(packet)
             except av.FFmpegError as error:
-                if isinstance(error, MemoryError):
+                if isinstance(error, MemoryError | BlockingIOError):  # the latter: no room for another thread
                     what = "its pictures need more memory than there is"
                     raise UnreadableVideo(f"{self._content.name}: {what}") from error
                 pictures, healthy = [], False
