@@ -1,13 +1,15 @@
 """Time of captions and picks on files as people have them, and on a made hour.
 
-    python benchmarks/originals.py [--data ../shared/originals] [--repeats 5] [--clips 12]
+    python benchmarks/originals.py [--data ../shared/originals] [--runs 3] [--repeats 5] [--clips 12]
 
 Every folder in the folder of data is a kind of files, such as MSVD's AVI files. Against decoding the file and nothing
 else, with all cores and with one: a caption by the shipped picker, which looks, and as many picks by one that does not.
 The hour is 640×360 with a keyframe every ten seconds; what decoding all of it takes is computed from a part that it
-repeats. The first caption is that of a new process, with compiled graphs in the cache.
+repeats. The first caption is that of a new process, with compiled graphs in the cache. All of it is measured several
+times, since a machine is not equally fast at all times.
 """
 
+import platform
 import shlex
 import statistics
 import sys
@@ -101,6 +103,7 @@ def main() -> None:
     options = parser(__doc__, repeats=5)
     options.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "originals", help="folder of folders")
     options.add_argument("--clips", type=int, default=12, help="files of each kind, at most")
+    options.add_argument("--runs", type=int, default=3, help="how often all of it is measured")
     arguments = options.parse_args()
     captioner = picknet.load()
     kinds = {}
@@ -112,12 +115,15 @@ def main() -> None:
     if not kinds:
         print(f"{arguments.data}: no files, so only made ones are measured", flush=True)
     first = [paths[0] for paths in kinds.values()] or [make(arguments.work, width=320, height=240, seconds=10)]
-    found = {
-        "kinds": {name: measured(captioner, paths, repeats=arguments.repeats) for name, paths in kinds.items()},
-        "hour": hour(captioner, arguments.work, repeats=min(arguments.repeats, 3)),
-        "first caption": first_captions(first, repeats=arguments.repeats),
-    }
-    save("originals", found, f"python {shlex.join(sys.argv)}")
+    runs = [
+        {
+            "kinds": {name: measured(captioner, paths, repeats=arguments.repeats) for name, paths in kinds.items()},
+            "hour": hour(captioner, arguments.work, repeats=min(arguments.repeats, 3)),
+            "first caption": first_captions(first, repeats=arguments.repeats),
+        }
+        for _ in range(arguments.runs)
+    ]
+    save(f"originals-{platform.machine()}", {"runs": runs}, f"python {shlex.join(sys.argv)}")
 
 
 if __name__ == "__main__":
