@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 CHUNK = 1 << 20
+KINDS = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
 
 
 class ServiceError(Exception):
@@ -34,24 +35,27 @@ class Client:
 
     def __init__(self, address: str, *, token: str | None = None, timeout: float = 120.0) -> None:
         self._address = urlsplit(address)
+        if self._address.scheme not in KINDS or not self._address.hostname:
+            raise ServiceError(f"{address}: not an address such as http://127.0.0.1:8000")
+        if not (token or "").isascii():
+            raise ServiceError("the token has a character that is not ASCII")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._timeout = timeout
 
     def caption(self, video: Path, **settings: Any) -> dict[str, Any]:
         """What `picknet caption --format json` prints."""
-        return json.loads(self._send("/v1/captions", video, settings).read())
+        return self._json(self._send("/v1/captions", video, settings))
 
     def frames(self, video: Path, **settings: Any) -> Any:
         """What `picknet pick --budget` prints."""
-        return json.loads(self._send("/v1/frames", video, settings).read())
+        return self._json(self._send("/v1/frames", video, settings))
 
     def timeline(self, video: Path, *, format: str = "json", **settings: Any) -> str:
         """What `picknet timeline` prints, however long it takes."""
         answer = self._send("/v1/timelines", video, {**settings, "format": format})
-        content = answer.read()
         if answer.status != 202:
-            return content.decode()
-        job = json.loads(content)["id"]
+            return answer.read().decode()
+        job = self._json(answer)["id"]
         for event, data in self.events(job):
             if event == "progress":
                 print(f"{data['seconds']:.0f} s of {data['total_seconds'] or 0:.0f} s", file=sys.stderr)
@@ -68,12 +72,12 @@ class Client:
                 yield event, json.loads(value)
 
     def cancel(self, job: str) -> dict[str, Any]:
-        return json.loads(self._request("DELETE", f"/v1/jobs/{job}").read())
+        return self._json(self._request("DELETE", f"/v1/jobs/{job}"))
 
     def _send(self, path: str, video: Path, settings: dict[str, Any]) -> http.client.HTTPResponse:
         """A form with the settings and the file, which is read while it is sent."""
         boundary = secrets.token_hex(16)
-        name = json.dumps(video.name)  # quotes and backslashes are escaped
+        name = json.dumps(video.name, ensure_ascii=False)  # quotes and backslashes are escaped
         start = "".join(
             f'--{boundary}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'
             for key, value in settings.items()
@@ -96,19 +100,25 @@ class Client:
     def _request(
         self, method: str, path: str, body: Iterator[bytes] | None = None, headers: dict[str, str] | None = None
     ) -> http.client.HTTPResponse:
-        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-        connection = kinds[self._address.scheme](self._address.netloc, timeout=self._timeout)
+        connection = KINDS[self._address.scheme](self._address.netloc, timeout=self._timeout)
         try:
             connection.connect()
         except ConnectionRefusedError as error:
             address = self._address.geturl()
             raise ServiceError(f"no service answers at {address}: start one with `picknet serve`") from error
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # refused early: the answer says why
-            connection.request(method, path, body, {**self._headers, **(headers or {})})
+            place = self._address.path.rstrip("/") + path  # behind a proxy, a service may have a prefix
+            connection.request(method, place, body, {**self._headers, **(headers or {})})
         answer = connection.getresponse()
         if answer.status >= 400:
-            raise ServiceError(json.loads(answer.read())["error"]["message"])
+            raise ServiceError(self._json(answer)["error"]["message"])
         return answer
+
+    def _json(self, answer: http.client.HTTPResponse) -> Any:
+        try:
+            return json.loads(answer.read())
+        except ValueError as error:
+            raise ServiceError(f"{self._address.geturl()}: what answers there is no picknet service") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -122,8 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--budget", type=int, default=8, help="at most this many frames (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("frames"), help="folder for frames (default: %(default)s)")
     options = parser.parse_args(arguments)
-    client = Client(options.address, token=options.token)
     try:
+        client = Client(options.address, token=options.token)
         if options.what == "caption":
             caption = client.caption(options.video, min_confidence=options.min_confidence)
             print(caption["caption"] or "not sure")

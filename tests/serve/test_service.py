@@ -1,6 +1,7 @@
 """The service answers what the command line prints, says what is wrong in one sentence, and keeps nothing."""
 
 import base64
+import contextlib
 import dataclasses
 import errno
 import http.client
@@ -9,6 +10,7 @@ import json
 import logging
 import os
 import select
+import shutil
 import socket
 import threading
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import servers
 import srt
 from clips import number_of, picture, write_clip
 from PIL import Image
@@ -218,6 +221,42 @@ def test_work_for_a_client_that_has_gone_is_ended(running: Running, clip: Path) 
     assert running.captioner.num_captions == num_before + 2  # that of the first one, and this one
 
 
+@pytest.mark.parametrize("address", ["captions", "frames"])
+def test_an_answer_for_a_client_that_has_gone_is_not_worked_out(running: Running, clip: Path, address: str) -> None:
+    running.captioner.gate.clear()
+    num_before = running.captioner.num_captions
+    try:
+        connections = [http.client.HTTPConnection("127.0.0.1", running.port, timeout=30) for _ in range(2)]
+        connections[0].request("POST", "/v1/captions", *form(path="clip.mp4"))
+        until(lambda: running.captioner.num_waiting == 1)
+        connections[1].request("POST", f"/v1/{address}", *form(path="clip.mp4"))
+        until(lambda: "picknet_open_requests 2.0" in metrics(running))
+        connections[1].close()  # its turn has not come
+        until(lambda: "picknet_open_requests 1.0" in metrics(running))
+        connections[0].close()
+    finally:
+        running.captioner.gate.set()
+    until(lambda: "picknet_open_requests 0.0" in metrics(running))
+    assert running.captioner.num_captions == num_before + 1
+    assert uploads(running) == []
+
+
+def test_decoding_for_a_client_that_has_gone_is_ended(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+
+    def caption(video: Any, **_: Any) -> None:
+        asked.set()
+        while True:  # a long video
+            video.num_samples(1)
+
+    monkeypatch.setattr(running.captioner, "caption", caption)
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+    connection.request("POST", "/v1/captions", *form(path="clip.mp4"))
+    assert asked.wait(20)
+    connection.close()
+    until(lambda: "picknet_open_requests 0.0" in metrics(running))
+
+
 def test_the_samples_are_those_of_the_folder_and_no_others(running: Running, clip: Path) -> None:
     assert json.loads(ask(running, "GET", "/v1/samples")[2]) == ["clip.mp4"]
     status, headers, content = ask(running, "GET", "/v1/samples/clip.mp4")
@@ -228,8 +267,10 @@ def test_the_samples_are_those_of_the_folder_and_no_others(running: Running, cli
     for wrong, refused in (("bytes=9999999-", 416), ("lines=1-2", 400)):
         answer = ask(running, "GET", "/v1/samples/clip.mp4", headers={**BEARER, "Range": wrong})
         assert error_of(answer) == (refused, "Range: bytes of the file are needed, such as bytes=0-99")
-    for name in ("link.mp4", "..%2Fclip.mp4", "none.mp4"):
+    running.service.samples["gone.mp4"] = clip.parent / "gone.mp4"
+    for name in ("link.mp4", "..%2Fclip.mp4", "none.mp4", "gone.mp4"):
         assert ask(running, "GET", f"/v1/samples/{name}")[0] == 404
+    del running.service.samples["gone.mp4"]
 
 
 def test_a_client_is_told_when_a_caption_is_doubtful(running: Running) -> None:
@@ -380,6 +421,20 @@ def test_a_job_can_be_cancelled(running: Running, job: str) -> None:
     assert running.client().caption(running.service._root / "clip.mp4")["caption"] == "7 22 37 52"
 
 
+def test_a_job_that_is_queued_is_cancelled_at_once(running: Running, job: str) -> None:
+    upload, headers = form(wait=0)
+    video = (running.service._root / "clip.mp4").read_bytes()
+    part = b'Content-Disposition: form-data; name="file"; filename="a.mp4"\r\n\r\n' + video
+    body = upload.removesuffix(b"--b--\r\n") + b"--b\r\n" + part + b"\r\n--b--\r\n"
+    for _ in range(3):  # the queue holds one
+        queued = json.loads(ask(running, "POST", "/v1/timelines", body, headers)[2])
+        assert (queued["state"], len(uploads(running))) == ("queued", 1)
+        assert running.client().cancel(queued["id"])["state"] == "cancelled"
+        assert [event for event, _ in running.client().events(queued["id"])] == ["end"]
+        assert uploads(running) == []
+    assert json.loads(ask(running, "GET", f"/v1/jobs/{job}")[2])["state"] == "running"
+
+
 def test_no_more_jobs_than_the_queue_holds(running: Running, job: str) -> None:
     body, headers = form(path="clip.mp4", wait=0)
     assert ask(running, "POST", "/v1/timelines", body, headers)[0] == 202
@@ -412,6 +467,25 @@ def test_the_example_prints_captions_timelines_and_frames(
 
 
 # --- Limits and access ------------------------------------------------------------------------------------------------
+
+
+def test_the_example_sends_names_as_they_are(running: Running, clip: Path, tmp_path: Path) -> None:
+    shutil.copy(clip, path := tmp_path / 'été "2" 日本.mp4')
+    assert running.client().caption(path)["video"] == path.name
+
+
+def test_the_example_tells_what_is_wrong_with_an_address_or_a_token(running: Running, clip: Path) -> None:
+    client = client_example().Client
+    for wrong in (f"127.0.0.1:{running.port}", "localhost", "ftp://x", "http://"):
+        with pytest.raises(client.Error, match=f"^{wrong}: not an address such as http://127.0.0.1:8000$"):
+            client(wrong)
+    with pytest.raises(client.Error, match=r"^the token has a character that is not ASCII$"):
+        client(running.address, token="€")
+    with pytest.raises(client.Error, match=r"^/prefix/v1/captions: no such address$"):
+        client(f"{running.address}/prefix/", token=TOKEN).caption(clip)
+    other = servers.Server(lambda request: request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"))
+    with other, pytest.raises(client.Error, match=r": what answers there is no picknet serv"):
+        client(f"http://127.0.0.1:{other.port}").cancel("x")
 
 
 def test_beyond_the_queue_requests_are_told_to_come_back(running: Running, clip: Path) -> None:
@@ -509,6 +583,37 @@ def test_a_service_that_stops_tells_its_jobs_and_streams_and_takes_no_more(films
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1001
     assert not stopping.service._folder.exists()
+
+
+def test_what_waits_when_a_service_is_ended_is_told_so(films: Path) -> None:
+    captioner = StubCaptioner()
+    captioner.gate.clear()
+    answers: list[Any] = []
+
+    def asks() -> None:
+        answers.append(ask(ending, "POST", "/v1/timelines", *form(path="clip.mp4", wait=20)))
+
+    def listens() -> None:
+        with pytest.raises(ConnectionClosed) as closed:
+            while True:
+                answers.append(json.loads(stream.recv(timeout=20))["caption"])
+        assert closed.value.rcvd is not None
+        answers.append(closed.value.rcvd.code)
+
+    asking, listening = threading.Thread(target=asks), threading.Thread(target=listens)
+    with contextlib.ExitStack() as opened:
+        with serving(captioner, Limits(workers=1), root=films) as ending:
+            asking.start()
+            until(lambda: captioner.num_waiting == 1)
+            stream = opened.enter_context(connect(stream_address(ending), additional_headers=BEARER))
+            stream.send(jpeg(3))
+            listening.start()
+            until(lambda: answers == ["number 3"])
+            captioner.gate.set()
+        listening.join()
+        asking.join()
+    assert 1001 in answers
+    assert [error_of(one) for one in answers if isinstance(one, tuple)] == [(503, "clip.mp4: the service is stopping")]
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}])

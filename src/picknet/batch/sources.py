@@ -144,7 +144,14 @@ def opened(clip: Clip) -> Iterator[str | bytes | IO[bytes]]:
                 raise UnreadableVideo(f"{clip.shown_name}: the tar file is cut short")
             if clip.size <= HELD_BYTES:
                 file.seek(clip.offset)
-                yield file.read(clip.size)
+                try:
+                    content = file.read(clip.size)
+                except ValueError as error:  # of fsspec
+                    if "range requests" not in str(error):
+                        raise
+                    what = "the server of the tar file sends no parts of it; download it first"
+                    raise UnreadableVideo(f"{clip.shown_name}: {what}") from error
+                yield content
                 return
             file.seek(0)
             with tarfile.open(fileobj=file, mode="r:") as archive:

@@ -1,9 +1,11 @@
 """The addresses of the service: what clients send, and what they get. The work is done in `service.py`."""
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -261,33 +263,47 @@ async def _clip(service: Service, sent: SentVideo, request: Request) -> Clip:
 
 
 async def _fetched(service: Service, source: str, request: Request) -> Clip:
-    """The video at an address. A client that goes away ends the download, which would hold up those of others."""
+    """The video at an address."""
     deadline = service.deadline()
     fetching = service.fetch_pool.submit(service.fetched, source, deadline)
-    waiting = asyncio.wrap_future(fetching)
-    while not (await asyncio.wait({waiting}, timeout=POLL_SECONDS))[0]:
-        if await request.is_disconnected():
-            deadline.end(GONE)
-            if fetching.cancel():
-                raise Cancelled(f"source: {GONE}")
-    return waiting.result()
+    return await _unless_gone(fetching, request, on_gone=lambda: deadline.end(GONE))
 
 
 async def _worked(
-    service: Service, what: str, sent: SentVideo, request: Request, work: Callable[[Clip], Result]
+    service: Service, what: str, sent: SentVideo, request: Request, work: Callable[..., Result]
 ) -> Result:
     """What the work makes of the video, done in turn by the service's threads."""
     clip = await _clip(service, sent, request)
     start = time.monotonic()
+    is_gone = threading.Event()
+
+    def check() -> None:
+        if is_gone.is_set():
+            raise Cancelled(f"{clip.name}: {GONE}")
 
     def timed() -> Result:
         service.metrics.stage_seconds.labels(what, "wait").observe(time.monotonic() - start)
-        return work(clip)
+        return work(clip, check=check)
 
+    working = service.pool.submit(timed)
     try:
-        return await asyncio.get_running_loop().run_in_executor(service.pool, timed)
+        return await _unless_gone(working, request, on_gone=is_gone.set)
     finally:
         clip.delete()
+
+
+async def _unless_gone(working: Future[Result], request: Request, *, on_gone: Callable[[], object]) -> Result:
+    """What a thread works out. A client that goes away ends the work, which would hold up that of others.
+
+    on_gone: tells the thread, unless its turn has not come.
+    """
+    waiting = asyncio.wrap_future(working)
+    while not (await asyncio.wait({waiting}, timeout=POLL_SECONDS))[0]:
+        if await request.is_disconnected():
+            on_gone()
+            if working.cancel():
+                raise Cancelled(GONE)
+    return waiting.result()
 
 
 def _add_model(app: FastAPI, service: Service) -> None:
@@ -307,7 +323,7 @@ def _add_samples(app: FastAPI, service: Service) -> None:
     @app.get("/v1/samples/{name}", response_class=FileResponse)
     async def sample(name: str) -> FileResponse:
         """One of them."""
-        if name not in service.samples:
+        if name not in service.samples or not service.samples[name].is_file():
             raise Refused(404, "no such sample: /v1/samples lists them")
         return _Sample(service.samples[name], headers={"cache-control": "private, max-age=3600"})
 
@@ -385,8 +401,10 @@ async def _events(job: Job) -> AsyncIterator[ServerSentEvent]:
 
 
 def _timeline(job: Job, format: TimelineFormat, model: str) -> Response:
+    if job.state is State.cancelled:
+        raise Refused(503 if job.reason == STOPPING else 409, str(job.error))
     if job.error is not None:
-        raise Refused(409, str(job.error)) if job.state is State.cancelled else job.error
+        raise job.error
     writers: dict[TimelineFormat, Callable[[Iterable[Segment]], Iterator[str]]] = {
         "json": partial(timeline.as_json, video=job.video, model=model),
         "jsonl": timeline.as_jsonl,

@@ -1,4 +1,5 @@
-"""Connections of clients that send no request, or do not read their answer: they are closed, and so are too many."""
+"""Connections: those that send no request, or do not read their answer, are closed, and so are too many; streams end
+in order."""
 
 import asyncio
 import contextlib
@@ -7,6 +8,7 @@ import socket
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from picknet.serve.guard import MIN_BYTES_PER_SECOND, RETRY_SECONDS, error_body
 
@@ -75,3 +77,11 @@ class Connection(H11Protocol):
             self._watch()  # a long answer is being read
         else:
             self.transport.abort()
+
+
+class StreamConnection(WebSocketsSansIOProtocol):
+    """uvicorn would cut off streams when the service stops, before they have said what they know."""
+
+    def shutdown(self) -> None:
+        if not self.handshake_complete or self.close_sent:
+            super().shutdown()  # an open stream notices by itself that the service stops, and closes

@@ -4,7 +4,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -53,6 +53,10 @@ class Job:
     reason: str = "cancelled"
     wants_end: threading.Event = field(default_factory=threading.Event)
     is_over: threading.Event = field(default_factory=threading.Event)
+    release: Callable[[], object] = lambda: None
+    """Called when it is over."""
+    turn: Future[None] | None = None
+    """What waits in the queue."""
 
     def check(self) -> None:
         """Raise `Cancelled` once nobody wants the job any more."""
@@ -60,8 +64,16 @@ class Job:
             raise Cancelled(f"{self.video}: {self.reason}")
 
     def cancel(self, reason: str = "cancelled") -> None:
+        """One that is queued is over at once, one that runs at its next frame."""
         self.reason = reason
         self.wants_end.set()
+        if self.turn is not None and self.turn.cancel() and not self.is_over.is_set():
+            self.end(State.cancelled, Cancelled(f"{self.video}: {reason}"))
+
+    def end(self, state: State, error: PicknetError | None = None) -> None:
+        self.release()
+        self.error, self.ended, self.state = error, time.monotonic(), state
+        self.is_over.set()
 
     def to_dict(self) -> dict[str, Any]:
         """The job as JSON types. All keys are always present."""
@@ -88,13 +100,13 @@ class Jobs:
 
     def submit(self, video: str, work: Callable[[Job], Iterator[Segment]], release: Callable[[], object]) -> Job:
         """Queue a job. work: writes the progress into the job, and yields segments. release: called when it is over."""
-        job = Job(video)
+        job = Job(video, release=release)
         with self._lock:
             self._forget_old()
             if self.num_open >= self._max_open:
                 raise Busy(f"{self._max_open} timelines are queued or running, which is the limit")
             self._jobs[job.id] = job
-        self._pool.submit(self._run, job, work, release)
+        job.turn = self._pool.submit(self._run, job, work)
         return job
 
     def get(self, id: str) -> Job | None:
@@ -117,25 +129,21 @@ class Jobs:
         """Wait for the threads."""
         self._pool.shutdown(wait=True)
 
-    def _run(self, job: Job, work: Callable[[Job], Iterator[Segment]], release: Callable[[], object]) -> None:
-        state = State.failed
+    def _run(self, job: Job, work: Callable[[Job], Iterator[Segment]]) -> None:
         try:
             job.check()
             job.state = State.running
             for segment in work(job):
                 job.segments.append(segment)
-            state = State.done
         except Cancelled as error:
-            job.error, state = error, State.cancelled
+            job.end(State.cancelled, error)
         except PicknetError as error:
-            job.error = error
+            job.end(State.failed, error)
         except BaseException:
-            job.error = PicknetError(f"{job.video}: internal error")
+            job.end(State.failed, PicknetError(f"{job.video}: internal error"))
             raise
-        finally:
-            release()
-            job.ended, job.state = time.monotonic(), state
-            job.is_over.set()
+        else:
+            job.end(State.done)
 
     def _forget_old(self) -> None:
         ended = sorted((job.ended, job.id) for job in self._jobs.values() if job.ended is not None)

@@ -12,7 +12,7 @@ import uvicorn
 
 from picknet.errors import PicknetError
 from picknet.serve.app import create_app
-from picknet.serve.connection import Connection
+from picknet.serve.connection import Connection, StreamConnection
 from picknet.serve.guard import Guard
 from picknet.serve.service import Limits, Service
 
@@ -57,11 +57,14 @@ def _configured(service: Service, *, host: str, token: str | None = None) -> uvi
     return uvicorn.Config(
         Guard(create_app(service), service, token=token, hosts=hosts),
         http=Connection,
+        ws=StreamConnection,
         backlog=BACKLOG,
         log_level="warning",
         access_log=False,
         server_header=False,
         ws_max_size=MAX_PICTURE_BYTES,
+        ws_per_message_deflate=False,  # pictures are packed already; a few bytes could become gigabytes
+        ws_ping_interval=None,  # of a client that is held back, the answer would wait behind what it has sent
         timeout_graceful_shutdown=STOP_SECONDS,
         timeout_keep_alive=15,
         limit_concurrency=_max_connections(service.limits),

@@ -234,15 +234,19 @@ class Service:
         format: str = "base64",
         image_format: str = "jpeg",
         max_side: int = MAX_SIDE,
+        check: Check = lambda: None,
     ) -> Any:
-        """What `picknet pick --budget` prints in these formats; with base64 a list of its lines."""
+        """What `picknet pick --budget` prints in these formats; with base64 a list of its lines.
+
+        check: as in `caption`.
+        """
         if format not in FRAME_FORMATS:
             raise BadSetting(f"format is {format!r}: {', '.join(FRAME_FORMATS)} are possible")
         most = MAX_BUDGET if format == "json" else MAX_FRAMES
         if not 1 <= budget <= most:
             raise BadSetting(f"budget is {budget}: 1 to {most:,} frames are possible in this format")
         options: Mapping[str, Any] = {"image_format": image_format, "max_side": max_side}
-        with self._at_work("frames", clip, None) as video:
+        with self._at_work("frames", clip, None, check=check) as video:
             picked = self.captioner.picked(video, budget=budget, exact=exact)
             self.metrics.picks.inc(picked.num_picks)
             if format == "json":
