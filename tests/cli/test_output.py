@@ -1,10 +1,14 @@
 """--out: a file is whole or as it was, and what was done until a failure is kept."""
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from command import Picknet, on_linux
+from PIL import Image
 
 from picknet.cli.arguments import BadUsage, ResultFormat
 from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened, opened_live
@@ -146,3 +150,34 @@ def test_a_file_on_a_full_disk_is_named_also_where_closing_it_fails(
     expected = rf"^{tmp_path}/a.csv: cannot be written \(No space left on device\)$"
     with pytest.raises(UnwritableFile, match=expected), opened(tmp_path / "a.csv") as write:
         write("a caption")
+
+
+def test_no_result_takes_the_place_of_a_video(
+    picknet: Picknet, clips: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(clips, videos := tmp_path / "videos")
+    video, picture = videos / "cat.mp4", videos / "cat.png"
+    Image.new("RGB", (96, 64)).save(picture)
+    os.link(video, other := tmp_path / "other.csv")
+    before = {path: path.read_bytes() for path in (video, picture)}
+    for command, result, options in (
+        ("caption", video, ("--out", video, "--format", "csv")),
+        ("caption", other, ("--out", other)),
+        ("caption", picture, ("--sheet", videos)),
+        ("timeline", video, ("--out", video, "--format", "srt")),
+        ("timeline", picture, ("--sheet", picture)),
+        ("stream", video, ("--out", video, "--format", "csv")),
+    ):
+        code, out, err = picknet(command, picture if result == picture else video, "--model", model_folder, *options)
+        told = f"picknet: {result}: is one of the videos, and a result would take its place; name another one\n"
+        assert (code, out, err) == (2, "", told)
+    assert before == {path: path.read_bytes() for path in before}
+
+
+@on_linux
+def test_a_program_gets_names_as_they_are(clips: Path, model_folder: Path, tmp_path: Path) -> None:
+    shutil.copy(clips / "cat.mp4", name := os.fsencode(tmp_path) + b"/\xff\xc3\xbc.mp4")
+    command = [sys.executable, "-m", "picknet", "caption", name, "--model", model_folder, "--format", "csv"]
+    for locale in ({}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
+        done = subprocess.run(command, capture_output=True, env=os.environ | locale, check=True)
+        assert done.stdout.splitlines()[1].startswith(name + b",")

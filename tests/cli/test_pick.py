@@ -108,6 +108,12 @@ def test_without_a_folder_pick_has_to_print_the_frames_themselves(picknet: Pickn
     )
 
 
+def test_settings_of_images_need_images(picknet: Picknet) -> None:
+    for option, given in (("--max-side", 48), ("--image-format", "png")):
+        code, out, err = picknet("pick", "cat.mp4", "--format", "csv", option, given)
+        assert (code, out, err) == (2, "", f"picknet: {option} {given}: csv holds no images; pass --out DIR for them\n")
+
+
 def test_pick_prints_ready_parts_of_messages(
     picknet: Picknet, clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ output, everything else to standard error. A failure is one line and an exit cod
 130 for Ctrl-C, 143 for SIGTERM.
 """
 
+import codecs
 import contextlib
 import io
 import os
@@ -59,7 +60,8 @@ for _heading, _commands in COMMANDS.items():
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The console script. Every failure becomes one line and an exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a file name may hold what the terminal cannot show
+        codecs.register_error("picknet", _for_programs)
+        sys.stdout.reconfigure(errors="backslashreplace" if sys.stdout.isatty() else "picknet")
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with _ended_by_sigterm():
@@ -93,6 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code)
+
+
+def _for_programs(error: UnicodeError) -> tuple[str | bytes, int]:
+    """What cannot be encoded: of a file name its bytes as they are, anything else as an escape."""
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.backslashreplace_errors(error)
 
 
 def _run(arguments: list[str]) -> int:

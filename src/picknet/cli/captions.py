@@ -41,7 +41,7 @@ from picknet.cli.arguments import (
     note_no_confidence,
     sheet_paths,
 )
-from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened
+from picknet.cli.output import RESULT_SUFFIXES, check_out, check_spared, format_for, opened
 from picknet.cli.terminal import many, note, progress, say, shown
 from picknet.errors import PicknetError
 
@@ -122,6 +122,7 @@ def caption(
         if not sources and format is ResultFormat.text:
             raise typer.Exit(1)
         check_out(out)
+        check_spared([out, *sheets], sources)
         for folder in {path.parent for path in sheets if path}:
             check_folder(folder)
         captioning = _Captioning(

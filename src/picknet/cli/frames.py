@@ -84,8 +84,9 @@ def pick(
         ),
     ] = PickFormat.text,
     image_format: Annotated[
-        ImageFormat, typer.Option(metavar="FORMAT", help="jpeg or png.", rich_help_panel=OUTPUT)
-    ] = ImageFormat.jpeg,
+        ImageFormat | None,
+        typer.Option(metavar="FORMAT", help="jpeg or png.", show_default="jpeg", rich_help_panel=OUTPUT),
+    ] = None,
     max_side: Annotated[
         int | None,
         typer.Option(
@@ -145,8 +146,9 @@ def pick(
     if not out and format is PickFormat.text:
         others = ", ".join(name for name in PickFormat if name not in (PickFormat.text, PickFormat.paths))
         raise BadUsage(f"no output: pass --out DIR for the images, or a --format that needs no folder: {others}")
-    if not out and format in (PickFormat.json, PickFormat.jsonl, PickFormat.csv) and max_side:
-        raise BadUsage(f"--max-side {max_side}: {format.value} holds no images; pass --out DIR for them")
+    for option, given in (("--max-side", max_side), ("--image-format", image_format)):
+        if not out and format in (PickFormat.json, PickFormat.jsonl, PickFormat.csv) and given:
+            raise BadUsage(f"{option} {given}: {format.value} holds no images; pass --out DIR for them")
     if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadUsage(f"{out}: exists and is not an empty folder; name a new one")
     watch = _Watch.over(videos)
@@ -178,8 +180,9 @@ def pick(
     folders = [out / name for name in own_names(names)] if out and not is_one else [out] * len(found)
     if not (picker or budget):
         picker = PickerName.picknet
+    kind = (image_format or ImageFormat.jpeg).value
     picking = _Picking(
-        model, None, picker, rate, k, change, frames, seed, budget, exact, format, image_format.value, max_side
+        model, None, picker, rate, k, change, frames, seed, budget, exact, format, kind, max_side
     )
     num_failed = len(problems)
     if timeout is None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TextIO, TypeVar
@@ -49,6 +49,23 @@ def check_out(out: Path | None) -> None:
     from picknet.files import check_folder
 
     check_folder(out.parent)
+
+
+def check_spared(results: Iterable[Path | None], sources: Iterable[object]) -> None:
+    """Raise an error where a result would take the place of a source. sources: those that are paths are looked at."""
+    files = {_identity(path): path for path in results if path and path.is_file()}
+    for source in sources if files else ():
+        if isinstance(source, str) and (path := files.get(_identity(source))):
+            raise BadUsage(f"{path}: is one of the videos, and a result would take its place; name another one")
+
+
+def _identity(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """Of a file, the same under all its names; None where there is none."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
 
 
 def is_special(out: Path | None) -> bool:

@@ -29,7 +29,7 @@ from picknet.cli.arguments import (
     note_no_confidence,
     sheet_paths,
 )
-from picknet.cli.output import RESULT_SUFFIXES, check_out, format_for, opened_live
+from picknet.cli.output import RESULT_SUFFIXES, check_out, check_spared, format_for, opened_live
 from picknet.cli.terminal import many, note
 from picknet.timecode import clock
 
@@ -126,6 +126,7 @@ def stream(
     format = format_for(out, format, RESULT_SUFFIXES, default=ResultFormat.text)
     check_out(out)
     sheet_path = sheet_paths(sheet, [source])[0] if sheet else None
+    check_spared([out, sheet_path], [source])
 
     from picknet.captioner import load
     from picknet.files import check_folder

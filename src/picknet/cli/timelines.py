@@ -31,7 +31,7 @@ from picknet.cli.arguments import (
     own_names,
     sheet_paths,
 )
-from picknet.cli.output import format_for, is_special, opened
+from picknet.cli.output import check_spared, format_for, is_special, opened
 from picknet.cli.terminal import note, say, shown, video_progress
 from picknet.timecode import clock
 
@@ -126,6 +126,7 @@ def timeline(
     names = [display_name(video) for video in found]
     format, places = _places(out, format, names)
     sheets = sheet_paths(sheet, names) if sheet else [None] * len(found)
+    check_spared([*places, *sheets], found)
     for _, problem in problems:
         say(str(problem))
     if not found:
