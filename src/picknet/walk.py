@@ -146,12 +146,12 @@ class Walk:
         return self._video.height if isinstance(self._video, Video) else None
 
     def end(self, step: float) -> float:
-        """When the last frame ends: the stored length, or for cut files and frames one more gap after the last frame.
+        """When the last frame ends: the video's length, or for cut files and frames one more gap after the last frame.
 
         step: seconds that a single frame lasts.
         """
-        stored = None if self.damage else self.seconds
-        return stored if stored and stored > self._last else self._last + (self._gap or step)
+        length = self._video.length if isinstance(self._video, Video) and not self.damage else 0.0
+        return length if length > self._last else self._last + (self._gap or step)
 
 
 # --- Sampling ---

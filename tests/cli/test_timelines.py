@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+import servers
+from clips import write_clip
 from command import Picknet, on_linux
 
 
@@ -75,3 +77,30 @@ def test_a_film_that_takes_too_long_is_given_up(
     expected = f"picknet: {clips / 'cat.mp4'}: took longer than 0.1 s and was stopped\n"
     assert picknet("timeline", clips / "cat.mp4", *options) == (1, "", expected)
     assert not any(tmp_path.iterdir())
+
+
+def test_the_end_of_a_film_that_stores_no_length_is_that_of_its_last_frame(
+    picknet: Picknet, model_folder: Path, tmp_path: Path
+) -> None:
+    times = [0, 40, 80, 120, 900, 3900]  # a recording of a screen
+    film = write_clip(tmp_path / "film.mkv", num_frames=6, milliseconds=times, seekable=False)
+    for fps in (0.1, 1, 25):
+        _, out, _ = picknet("timeline", film, "--model", model_folder, "--format", "csv", "--fps", fps)
+        assert float(list(csv.DictReader(io.StringIO(out)))[-1]["end"]) == pytest.approx(3.9 * 6 / 5)
+
+
+@pytest.mark.parametrize("format", ["srt", "edl"])
+def test_a_film_at_an_address_is_read_once_and_has_the_clock_of_players(
+    picknet: Picknet, model_folder: Path, tmp_path: Path, format: str
+) -> None:
+    film = write_clip(tmp_path / "film.mkv", milliseconds=[3000 + 40 * n for n in range(60)], with_audio=True)
+    options = ("--model", model_folder, "--format", format)
+    requests: list[str] = []
+    with servers.download(film.read_bytes(), requests=requests) as server:
+        code, out, err = picknet("timeline", f"http://127.0.0.1:{server.port}/film.mkv", *options)
+    assert (code, err, len(requests)) == (0, "", 1)
+    here = picknet("timeline", film, *options).out
+    if format == "srt":
+        assert "00:00:03,000 --> " in out
+        assert out == here
+    assert len(out.splitlines()) == len(here.splitlines())

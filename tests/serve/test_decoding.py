@@ -127,6 +127,12 @@ def test_a_child_that_dies_costs_its_own_request(decoders: Decoders, clip: Path)
         assert len(list(video.sample_evenly(count=3))) == 3
 
 
+def test_a_file_that_stores_no_length_has_that_of_its_frames(decoders: Decoders, tmp_path: Path) -> None:
+    path = write_clip(tmp_path / "film.mkv", num_frames=50, seekable=False)
+    with Video(path) as near, decoders.video(path, name="film", seconds=30) as far:
+        assert (near.seconds, far.seconds, near.length, far.length) == (None, None, 2.0, 2.0)
+
+
 @on_linux
 def test_a_child_that_dies_between_requests_costs_none(decoders: Decoders, clip: Path) -> None:
     for _ in range(2):

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -162,10 +162,11 @@ def timeline(
             prefix = f"{shown(name)}: " if has_names and not place else ""
             try:
                 # An unreadable film fails here, before the header of its file is written.
+                film = next(segments)
                 first = list(itertools.islice(segments, 1))
                 every = _noting_damage(itertools.chain(first, segments), name)
                 every = _adding(doubts, every, f"{name} at " if len(found) > 1 else "")
-                pieces = _pieces(format, every, video=video, name=name, model=model_name)
+                pieces = _pieces(format, every, film, name=name, model=model_name)
                 with opened(place) as write:
                     if format is TimelineFormat.csv and has_header and not place:
                         next(pieces)  # the header stands once above all films
@@ -187,13 +188,13 @@ def timeline(
 
 
 def _pieces(
-    format: TimelineFormat, segments: "Iterable[Segment]", *, video: str, name: str, model: str
+    format: TimelineFormat, segments: "Iterable[Segment]", film: "_Film", *, name: str, model: str
 ) -> Iterator[str]:
     """The content of a timeline's file, piece by piece. name: what it calls the video."""
     from picknet import timeline
 
     def played() -> "Iterator[Segment]":
-        return timeline.as_played(segments, begin=_begin(video))
+        return timeline.as_played(segments, begin=film.begin)
 
     writers: dict[TimelineFormat, Callable[[], Iterator[str]]] = {
         TimelineFormat.text: lambda: timeline.as_text(segments),
@@ -202,30 +203,11 @@ def _pieces(
         TimelineFormat.csv: lambda: timeline.as_csv(segments, video=name),
         TimelineFormat.srt: lambda: timeline.as_srt(played()),
         TimelineFormat.vtt: lambda: timeline.as_vtt(played()),
-        TimelineFormat.scenes: lambda: timeline.as_scenes(segments, fps=_frame_rate(video)),
-        TimelineFormat.edl: lambda: timeline.as_edl(segments, fps=_frame_rate(video), video=name),
+        TimelineFormat.scenes: lambda: timeline.as_scenes(segments, fps=film.fps),
+        TimelineFormat.edl: lambda: timeline.as_edl(segments, fps=film.fps, video=name),
         TimelineFormat.chapters: lambda: timeline.as_chapters(played(), title=Path(name).stem),
     }
     return writers[format]()
-
-
-def _frame_rate(video: str) -> float:
-    """Frames a second, which time codes count by."""
-    from picknet.video.file import Video
-
-    with Video(video) as opened:
-        return opened.fps
-
-
-def _begin(video: str) -> float:
-    """Seconds before the first frame; 0 for an address, whose film is not downloaded twice for that."""
-    from picknet.video.file import Video
-    from picknet.video.source import is_address
-
-    if is_address(video):
-        return 0.0
-    with Video(video) as opened:
-        return opened.begin
 
 
 def _places(
@@ -246,6 +228,13 @@ def _places(
     return format, [out] * len(videos)
 
 
+class _Film(NamedTuple):
+    begin: float
+    """Seconds before the first frame."""
+    fps: float
+    """Frames a second, which time codes count by."""
+
+
 @dataclasses.dataclass(frozen=True)
 class _Describing(WithModel):
     rate: float | None
@@ -253,26 +242,31 @@ class _Describing(WithModel):
     beam: int | None
     min_confidence: float | None
 
-    def __call__(self, task: "tuple[str, Path | None]") -> "Iterator[Segment]":
-        """A film and where its storyboard goes -> its segments"""
+    def __call__(self, task: "tuple[str, Path | None]") -> "Iterator[_Film | Segment]":
+        """A film and where its storyboard goes -> what is known of it, and its segments"""
         return self.segments(*task)
 
     def segments(
         self, video: str, sheet: Path | None, on_frame: Callable[[float], object] = lambda seconds: None
-    ) -> "Iterator[Segment]":
-        """The segments of a film, each of which is drawn into the storyboard as it passes."""
+    ) -> "Iterator[_Film | Segment]":
+        """What is known of a film, and its segments, each of which is drawn into the storyboard as it passes."""
         from picknet.show.storyboard import Storyboard
+        from picknet.video.file import Video
+        from picknet.walk import check_finite
 
         board = Storyboard(sheet, title=Path(display_name(video)).name) if sheet else None
         picker = self.captioner.picker if self.rate is None else self.captioner.picker_at(self.rate)
         watcher = _Watcher(picker, on_frame, keep=board is not None)
+        check_finite(video)
         try:
-            for segment in self.captioner.timeline(
-                video, fps=self.fps, picker=watcher, beam=self.beam, min_confidence=self.min_confidence
-            ):
-                if board:
-                    board.add(segment, watcher.take(segment.picks))
-                yield segment
+            with Video(video, glance=watcher.glance) as opened:  # once: an address is downloaded
+                yield _Film(opened.begin, opened.fps)
+                for segment in self.captioner.timeline(
+                    opened, fps=self.fps, picker=watcher, beam=self.beam, min_confidence=self.min_confidence
+                ):
+                    if board:
+                        board.add(segment, watcher.take(segment.picks))
+                    yield segment
         finally:
             if board:
                 board.end()  # after Ctrl-C with the segments so far

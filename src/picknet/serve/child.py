@@ -121,6 +121,8 @@ class _Child:
         if what == "arrived":
             return self._arrived(arguments["released"], arguments["wait"])
         assert self._video is not None
+        if what == "length":
+            return (self._video.length,)
         if what == "num_samples":
             return (self._video.num_samples(arguments["count"]),)
         if what == "sample":

@@ -182,6 +182,10 @@ class RemoteVideo(_Remote, Video):
     def damage(self) -> str | None:
         return self._last_damage
 
+    @property
+    def length(self) -> float:
+        return self.seconds or float(self.asked("length").value)
+
     def num_samples(self, count: int) -> int:
         return int(self.asked("num_samples", count=count).value)
 

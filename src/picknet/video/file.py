@@ -145,8 +145,13 @@ class Video:
 
     @property
     def length(self) -> float:
-        """As `seconds`; where the file does not store it, its frames are counted."""
-        return self.seconds or self._num_frames / self.fps
+        """As `seconds`; where the file does not store it, by its frames."""
+        if self.seconds:
+            return self.seconds
+        times = self._times
+        if times and len(times) > 1:  # the last frame is shown for as long as others are on average
+            return (times[-1] - times[0]) * self._unit * len(times) / (len(times) - 1)
+        return self._num_frames / self.fps
 
     def num_samples(self, count: int) -> int:
         """How many frames `sample_evenly` yields of a healthy video: `count`, or all if there are fewer."""
