@@ -38,7 +38,7 @@ from services import (
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from picknet.serve.app import create_app
+from picknet.serve.app import MEDIA_TYPES, create_app
 from picknet.serve.service import SAMPLES, Limits
 
 
@@ -667,6 +667,15 @@ def test_the_openapi_document_shows_an_example_of_every_answer(running: Running)
         answers = document["paths"][f"/v1/{path}"]["post"]["responses"]
         assert answers["200"]["content"]["application/json"]["example"]
         assert {"401", "413", "422", "429"} <= answers.keys()
+    types = {
+        (path, method): set(about["responses"]["200"].get("content", {}))
+        for path, methods in document["paths"].items() for method, about in methods.items()
+    }  # fmt: skip
+    assert types["/v1/captions/events", "post"] == types["/v1/jobs/{id}/events", "get"] == {"text/event-stream"}
+    assert types["/v1/timelines", "post"] == types["/v1/jobs/{id}/result", "get"] == set(MEDIA_TYPES.values())
+    assert types["/v1/samples/{name}", "get"] == {"video/*"}
+    assert "409" in document["paths"]["/v1/jobs/{id}/result"]["get"]["responses"]
+    assert document["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
 
 
 # --- Streams ----------------------------------------------------------------------------------------------------------

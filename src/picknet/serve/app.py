@@ -120,6 +120,7 @@ def create_app(service: Service) -> FastAPI:
     _add_jobs(app, service)
     _add_health(app, service)
     add_page(app)
+    app.openapi = partial(_with_token, app.openapi)  # type: ignore[method-assign]
 
     @app.websocket("/v1/stream")
     async def stream(
@@ -131,6 +132,13 @@ def create_app(service: Service) -> FastAPI:
         await follow(service, socket, fps=fps, rate=rate, min_confidence=min_confidence)
 
     return app
+
+
+def _with_token(openapi: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The document for programs, which says how to send the token, if the service has one."""
+    document = openapi()
+    document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    return document | {"security": [{}, {"token": []}]}
 
 
 async def _only_known_settings(request: HTTPConnection) -> None:
@@ -176,7 +184,11 @@ def _add_videos(app: FastAPI, service: Service) -> None:
         work = partial(service.caption, **settings.arguments())
         return JSONResponse(await _worked(service, "captions", sent, request, work))
 
-    @app.post("/v1/captions/events", responses={200: {"content": {EventSourceResponse.media_type: {}}}})
+    @app.post(
+        "/v1/captions/events",
+        response_class=StreamingResponse,
+        responses={200: _content("Events.", [EventSourceResponse.media_type])},
+    )
     async def caption_events(
         request: Request, sent: Sent, settings: Annotated[CaptionSettings, Depends()]
     ) -> Response:
@@ -214,7 +226,7 @@ def _add_videos(app: FastAPI, service: Service) -> None:
     @app.post(
         "/v1/timelines",
         responses={
-            200: _example("The timeline, as `picknet timeline`.", TIMELINE),
+            200: _TIMELINE,
             202: _example("It takes longer than `wait`: a job. `Location` is its address.", JOB),
         },
     )
@@ -320,7 +332,15 @@ def _add_samples(app: FastAPI, service: Service) -> None:
         """The videos that the page offers to try."""
         return list(service.samples)
 
-    @app.get("/v1/samples/{name}", response_class=FileResponse)
+    @app.get(
+        "/v1/samples/{name}",
+        response_class=FileResponse,
+        responses={
+            200: _content("The video.", ["video/*"]),
+            206: _content("The bytes that `Range` names.", ["video/*"]),
+            416: _documented("It has no such bytes."),
+        },
+    )
     async def sample(name: str) -> FileResponse:
         """One of them."""
         if name not in service.samples or not service.samples[name].is_file():
@@ -363,7 +383,7 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
         """How far a job is."""
         return JSONResponse(job.to_dict())
 
-    @app.get("/v1/jobs/{id}/result", responses={200: _example("The timeline, as `picknet timeline`.", TIMELINE)})
+    @app.get("/v1/jobs/{id}/result", responses={200: _TIMELINE, 409: _documented("No result, or not yet.")})
     async def job_result(job: Found, format: Annotated[TimelineFormat, Query()] = "json") -> Response:
         """The timeline of a finished job."""
         if not job.is_over.is_set():
@@ -452,6 +472,7 @@ _REFUSALS = {
     413: "The upload is too large.",
     422: "The video cannot be read, is too long, or takes too long.",
     429: "Too many requests; `Retry-After` says when to try again.",
+    500: "A bug.",
     503: "The service is stopping.",
     507: "The upload cannot be stored.",
 }
@@ -463,6 +484,14 @@ def _documented(text: str) -> dict[str, Any]:
 
 def _example(text: str, content: Any) -> dict[str, Any]:
     return {"description": text, "content": {"application/json": {"example": content}}}
+
+
+def _content(text: str, media_types: Iterable[str]) -> dict[str, Any]:
+    return {"description": text, "content": {one: {"schema": {"type": "string"}} for one in media_types}}
+
+
+_TIMELINE = _content("The timeline, as `picknet timeline`, in its format.", MEDIA_TYPES.values())
+_TIMELINE["content"]["application/json"] = {"example": TIMELINE}
 
 
 def _error(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
