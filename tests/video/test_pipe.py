@@ -74,6 +74,15 @@ def test_what_can_be_read_front_to_back_is_not_copied(tmp_path: Path, name: str)
     assert (live.name, live.lag, live.damage, notes) == ("file", None, None, [])
 
 
+def test_sound_that_begins_later_does_not_end_a_pipe_with_an_error(tmp_path: Path) -> None:
+    # FFmpeg looks for streams in the first seconds, which have none but the video.
+    silent = clips.write_clip(tmp_path / "silent.ts", codec="mpeg2video", num_frames=250)
+    sound = clips.write_clip(tmp_path / "sound.ts", codec="mpeg2video", num_frames=50, with_audio=True)
+    with open(piped(silent.read_bytes() + sound.read_bytes()), "rb") as pipe:
+        shown = numbers(Live(pipe, fps=5))
+    assert (shown[:50], shown[-1]) == (list(range(0, 250, 5)), 45)
+
+
 def test_a_copy_that_takes_longer_than_the_timeout_is_waited_for(tmp_path: Path) -> None:
     content = clips.write_clip(tmp_path / "clip.mp4").read_bytes()
     timeout, piece = 1.5, len(content) // 12

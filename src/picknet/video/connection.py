@@ -2,6 +2,7 @@
 
 import collections
 import errno
+import itertools
 import socket
 import threading
 import time
@@ -19,7 +20,7 @@ from picknet.video.access import file_options, network_options, opened, reader_o
 from picknet.video.content import UNFINISHED_MP4
 from picknet.video.frame import frame_rate, pixel_aspect
 from picknet.video.motion import export_vectors
-from picknet.video.passes import video_stream
+from picknet.video.passes import demuxed, video_stream
 from picknet.video.pipe import Pipe
 from picknet.video.source import Location, UnreachableSource
 
@@ -149,8 +150,8 @@ class Connection:
     def _packets(self) -> Iterator["_TimedPacket"]:
         """The packets of a source that waits for the reader."""
         try:
-            for packet in self._opened.demux(self._stream):
-                yield _TimedPacket(packet if packet.size else None, time.monotonic())
+            for packet in itertools.chain(demuxed(self._opened, self._stream), [None]):
+                yield _TimedPacket(packet, time.monotonic())
         except av.FFmpegError as error:
             reason = _reason(error, self._location, self._timeout)
         else:
@@ -251,10 +252,10 @@ class _Receiver:
     def _receive(self) -> None:
         error = None
         try:
-            for packet in self._container.demux(self._stream):
+            for packet in itertools.chain(demuxed(self._container, self._stream), [None]):
                 with self._changed:
-                    self._packets.append(_TimedPacket(packet if packet.size else None, time.monotonic()))
-                    self._waiting_bytes += packet.size
+                    self._packets.append(_TimedPacket(packet, time.monotonic()))
+                    self._waiting_bytes += packet.size if packet is not None else 0
                     self._changed.notify_all()
                     self._changed.wait_for(lambda: self._waiting_bytes <= MAX_WAITING_BYTES or self._stopped)
                 if self._stopped:

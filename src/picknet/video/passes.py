@@ -166,9 +166,7 @@ class Pass:
         units = {stream.index: float(stream.time_base or 0) for stream in self.container.streams}
         try:
             # Of all streams, since the stored length is that of the longest one, often the sound.
-            for packet in self.container.demux():
-                if packet.size == 0:
-                    continue  # a decoder would take an empty packet for the end
+            for packet in demuxed(self.container):
                 if packet.pts is not None:
                     unit = units.get(packet.stream_index) or float(packet.time_base)
                     end = max(end, (packet.pts + (packet.duration or 0)) * unit)
@@ -198,9 +196,7 @@ class Pass:
     def _video_packets(self) -> Iterator[Any]:
         """As `packets`, where an index tells how long the video is, so that no other stream has to."""
         with contextlib.suppress(av.FFmpegError):
-            for packet in self.container.demux(self.stream):
-                if packet.size:
-                    yield packet
+            yield from demuxed(self.container, self.stream)
 
     def record(self, timetable: Timetable) -> Packets:
         """As `packets`, and each is entered in the timetable."""
@@ -516,6 +512,22 @@ def _noted(packets: Packets, slots: list[int]) -> Packets:
 
 def _is_shown_at(time: int, packet: "av.Packet[Stream]") -> bool:
     return packet.pts == time
+
+
+def demuxed(container: InputContainer, *streams: Stream) -> Packets:
+    """The packets of these streams, or of all; without empty ones, which a decoder would take for the end.
+
+    A stream may begin later than the others, such as the sound of an MPEG-TS or MPEG-PS. PyAV looks it up beyond the
+    end of an array with a byte for each stream known before. Whatever it finds there, it drops such packets; but at the
+    end it may raise an IndexError when it drains that stream. FFmpeg cannot be told to add none, and calling `demux`
+    anew for each packet would meet the same in the call that adds one. So this stops at the first packet that drains a
+    stream, which is one of those known before.
+    """
+    for packet in container.demux(*streams):
+        if packet.size:
+            yield packet
+        elif packet.pos is None:  # nowhere in the file: it drains a stream
+            return
 
 
 def video_stream(container: InputContainer, name: str) -> VideoStream:
