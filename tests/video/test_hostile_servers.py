@@ -247,7 +247,7 @@ def test_a_live_source_that_sends_faster_than_it_is_decoded_is_held_back() -> No
     size, num_packets, sent = 1 << 20, 200, []
     packets = (sent.append(number) or SimpleNamespace(size=size, number=number) for number in range(num_packets))
     ended = threading.Event()
-    receiver = _Receiver(SimpleNamespace(demux=lambda stream: packets), None, ended.set)
+    receiver = _Receiver(packets, ended.set)
     deadline = time.monotonic() + 5
     while len(sent) <= MAX_WAITING_BYTES // size and time.monotonic() < deadline:
         time.sleep(0.01)

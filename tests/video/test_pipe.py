@@ -83,6 +83,28 @@ def test_sound_that_begins_later_does_not_end_a_pipe_with_an_error(tmp_path: Pat
     assert (shown[:50], shown[-1]) == (list(range(0, 250, 5)), 45)
 
 
+@pytest.mark.parametrize(
+    ("milliseconds", "with_audio"),
+    [
+        pytest.param(range(0, 1000, 10), True, id="four seconds of sound, one of pictures"),
+        pytest.param(range(5000, 9000, 40), False, id="pictures from second 5 on"),
+    ],
+)
+def test_a_whole_mkv_is_told_from_one_that_breaks_off(tmp_path: Path, milliseconds: range, with_audio: bool) -> None:
+    path = clips.write_clip(tmp_path / "a.mkv", num_frames=100, milliseconds=milliseconds, with_audio=with_audio)
+    content, fps, notes = path.read_bytes(), 200 / milliseconds.step, list[str]()
+    with open(piped(content), "rb") as pipe:
+        live = Live(pipe, fps=fps)
+        assert (numbers(live), live.damage) == (list(range(0, 100, 5)), None)
+    with servers.download(content) as server:
+        live = Live(f"http://127.0.0.1:{server.port}/a.mkv", fps=fps, note=notes.append)
+        assert (numbers(live), live.num_reconnects, notes) == (list(range(0, 100, 5)), 0, [])
+    with open(piped(content[: len(content) // 4]), "rb") as pipe:
+        live = Live(pipe, fps=fps)
+        assert numbers(live)
+    assert re.fullmatch(r"it breaks off after \d\.\d s \(the source ended\)", str(live.damage))
+
+
 def test_a_copy_that_takes_longer_than_the_timeout_is_waited_for(tmp_path: Path) -> None:
     content = clips.write_clip(tmp_path / "clip.mp4").read_bytes()
     timeout, piece = 1.5, len(content) // 12

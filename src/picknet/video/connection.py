@@ -2,7 +2,6 @@
 
 import collections
 import errno
-import itertools
 import socket
 import threading
 import time
@@ -13,14 +12,13 @@ from urllib.parse import urlsplit
 
 import av
 from av.container import InputContainer
-from av.video.stream import VideoStream
 
 from picknet.config import GlanceKind
 from picknet.video.access import file_options, network_options, opened, reader_options
 from picknet.video.content import UNFINISHED_MP4
 from picknet.video.frame import frame_rate, pixel_aspect
 from picknet.video.motion import export_vectors
-from picknet.video.passes import demuxed, video_stream
+from picknet.video.passes import demuxed, stored_end, video_stream
 from picknet.video.pipe import Pipe
 from picknet.video.source import Location, UnreachableSource
 
@@ -78,10 +76,9 @@ class Connection:
         self._unit = float(self._stream.time_base or 1)
         self.step = 1 / frame_rate(self._stream)
         """Seconds between frames, if nothing better is known."""
-        self._length = _length(self._opened)
-        self._start = (self._opened.start_time or 0) / av.time_base
+        self._end = stored_end(self._opened)
         self._reached = 0.0
-        self.ends = location.kind == "pipe" or self._length is not None or _is_download(self._opened)
+        self.ends = location.kind == "pipe" or self._end is not None or _is_download(self._opened)
         """Whether it is expected to end."""
         is_copy = self._pipe is not None and self._pipe.is_copy
         pacable = is_copy or (location.kind == "network" and location.scheme not in _PACED_BY_THE_SERVER and self.ends)
@@ -96,7 +93,7 @@ class Connection:
 
     @property
     def is_complete(self) -> bool:
-        return self._length is None or self._reached >= self._length - _TOLERATED_SHORTNESS
+        return self._end is None or self._reached >= self._end - _TOLERATED_SHORTNESS
 
     @property
     def pixel_aspect(self) -> float:
@@ -135,7 +132,6 @@ class Connection:
             for picture in pictures:
                 is_damaged, no_picture_yet = is_damaged or picture.is_corrupt, False
                 timestamp = None if picture.pts is None else picture.pts * self._unit
-                self._reached = self._reached if timestamp is None else max(self._reached, timestamp - self._start)
                 yield picture, timestamp, arrived
                 last_picture_at = time.monotonic()  # a source that waits for its reader may have waited long
             if self._location.kind != "pipe" and arrived - last_picture_at > self._timeout:
@@ -147,10 +143,21 @@ class Connection:
             if self.arrives and num_damaged > MAX_DAMAGED_PACKETS:
                 raise BrokenConnection("its data can no longer be decoded")
 
+    def _received(self) -> Iterator[Any]:
+        """The packets of the video stream as they arrive, and None at the end."""
+        # Of all streams, since the stored length is that of the longest one, often the sound.
+        for packet in demuxed(self._opened):
+            timestamp = packet.dts if packet.pts is None else packet.pts
+            if timestamp is not None:
+                self._reached = max(self._reached, float((timestamp + (packet.duration or 0)) * packet.time_base))
+            if packet.stream_index == self._stream.index:
+                yield packet
+        yield None
+
     def _packets(self) -> Iterator["_TimedPacket"]:
         """The packets of a source that waits for the reader."""
         try:
-            for packet in itertools.chain(demuxed(self._opened, self._stream), [None]):
+            for packet in self._received():
                 yield _TimedPacket(packet, time.monotonic())
         except av.FFmpegError as error:
             reason = _reason(error, self._location, self._timeout)
@@ -162,7 +169,7 @@ class Connection:
 
     def _live_packets(self, is_wanted: Callable[[], bool], drop: Callable[[], object]) -> Iterator["_TimedPacket"]:
         """The packets of a live source; after one that is too old, all are skipped up to the next keyframe."""
-        receiver = _Receiver(self._opened, self._stream, self._close)
+        receiver = _Receiver(self._received(), self._close)
         skipping = False
         try:
             while is_wanted():
@@ -238,21 +245,19 @@ class _Receiver:
     The source never has to wait, and the age of each packet is known.
     """
 
-    def __init__(self, container: InputContainer, stream: VideoStream, close: Callable[[], None]) -> None:
-        self._container = container
-        self._stream = stream
+    def __init__(self, packets: Iterator[Any], close: Callable[[], None]) -> None:
         self._close = close
         self._packets: collections.deque[_TimedPacket] = collections.deque()
         self._waiting_bytes = 0
         self._changed = threading.Condition()
         self._error: av.FFmpegError | None = None
         self._ended = self._stopped = False
-        threading.Thread(target=self._receive, name="picknet receiver", daemon=True).start()
+        threading.Thread(target=self._receive, args=(packets,), name="picknet receiver", daemon=True).start()
 
-    def _receive(self) -> None:
+    def _receive(self, packets: Iterator[Any]) -> None:
         error = None
         try:
-            for packet in itertools.chain(demuxed(self._container, self._stream), [None]):
+            for packet in packets:
                 with self._changed:
                     self._packets.append(_TimedPacket(packet, time.monotonic()))
                     self._waiting_bytes += packet.size if packet is not None else 0
@@ -293,14 +298,6 @@ class _Receiver:
         with self._changed:
             if self._ended and self._stopped:
                 self._close()
-
-
-def _length(container: InputContainer) -> float | None:
-    """Seconds of video according to the header; None for a source without an end."""
-    videos = container.streams.video
-    lengths = [float(stream.duration * stream.time_base) for stream in videos if stream.duration and stream.time_base]
-    seconds = max(lengths, default=(container.duration or 0) / av.time_base)
-    return seconds if seconds > 0 else None
 
 
 def _is_download(container: InputContainer) -> bool:

@@ -514,6 +514,18 @@ def _is_shown_at(time: int, packet: "av.Packet[Stream]") -> bool:
     return packet.pts == time
 
 
+def stored_end(container: InputContainer) -> float | None:
+    """Seconds: the timestamp at which the last of all streams ends, by the header; None if there is no length.
+
+    Of an MP4 it may be earlier than that: some lengths count what is before the first frame, some do not.
+    """
+    seconds = (container.duration or 0) / av.time_base
+    if seconds <= 0:
+        return None
+    is_end = container.format.name in _TIMED_TO_THE_END or container.format.name in _INDEXED
+    return seconds if is_end else seconds + (container.start_time or 0) / av.time_base
+
+
 def demuxed(container: InputContainer, *streams: Stream) -> Packets:
     """The packets of these streams, or of all; without empty ones, which a decoder would take for the end.
 
