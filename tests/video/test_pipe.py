@@ -15,6 +15,7 @@ from typing import IO
 import clips
 import pytest
 import servers
+from PIL import Image
 
 from picknet.video.file import Video
 from picknet.video.live import Live, LostSource
@@ -177,6 +178,14 @@ def test_a_copy_that_does_not_fit_is_an_error_in_one_line(tmp_path: Path, monkey
     with open(piped(content), "rb") as pipe, pytest.raises(UnreachableSource) as caught:
         list(Live(pipe, note=lambda _: None))
     assert str(caught.value) == "file: cannot be copied to a temporary file (No space left on device)"
+
+
+def test_an_animated_png_in_a_pipe_is_to_be_saved(tmp_path: Path) -> None:
+    pictures = [Image.fromarray(clips.picture(number)) for number in range(2)]
+    pictures[0].save(tmp_path / "a.png", save_all=True, append_images=pictures[1:])
+    expected = "animated PNG, cannot be read front to back; save it and give the file's path$"
+    with open(piped((tmp_path / "a.png").read_bytes()), "rb") as pipe, pytest.raises(UnreachableSource, match=expected):
+        list(Live(pipe))
 
 
 def box(kind: bytes, size: int, *, long: bool = False) -> bytes:

@@ -324,6 +324,8 @@ def _reason(error: Exception, location: Location, timeout: float) -> str:
         return "not a video by itself; sound, and formats that refer to other files, such as playlists, are refused"
     if isinstance(error, av.ArgumentError) and location.kind == "network":
         return "not a valid address, or it redirects to one that is not http:// or https://"
+    if isinstance(error, NotImplementedError) and location.kind == "pipe":
+        return "this format, such as an animated PNG, cannot be read front to back; save it and give the file's path"
     if isinstance(error, MemoryError):
         return "its playlists or pictures need too much memory"
     if isinstance(error, FileNotFoundError) and location.kind == "camera":
