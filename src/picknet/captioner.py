@@ -153,7 +153,7 @@ class Captioner:
 
     def stream(
         self,
-        source: Source | Live,
+        source: Source | Live | Video,
         *,
         fps: float = 1.0,
         picker: Picker | None = None,
@@ -171,7 +171,7 @@ class Captioner:
         fps: frames a second to look at.
         new_scene: by default a `SceneWatch`, and a scene ends after as many picks as a clip has samples in training.
         min_confidence: as in `caption`.
-        realtime, timeout, retries: as in `Live`.
+        realtime, timeout, retries: as in `Live`; an open `Video` is not read in real time.
         """
         beam, least = self._checked_beam(beam), self.describer.checked_min_confidence(min_confidence)
         if picker is not None and looks_ahead(picker):

@@ -22,7 +22,7 @@ from servers import Feed, transport_stream
 from picknet.picking.learned import PickNetPicker
 from picknet.picking.picker import Pick
 from picknet.picking.plain import AllPicker, EveryNthPicker
-from picknet.video.file import UnreadableVideo
+from picknet.video.file import UnreadableVideo, Video
 from picknet.video.frame import Frame
 from picknet.video.live import BadSetting, Live, LostSource
 from picknet.video.source import UnreachableSource
@@ -94,6 +94,19 @@ def test_bytes_and_files_are_read_like_the_path(tmp_path):
             live = Live(source, fps=5)
             assert [(frame.index, frame.seconds, frame.pixels().tobytes()) for frame in live] == expected
             assert (live.name, live.is_live, live.lag) == (name, False, None)
+
+
+def test_an_open_video_is_read_like_its_path_and_stays_open(tmp_path):
+    path = clips.write_clip(tmp_path / "clip.mp4", num_frames=100)
+    expected = [(frame.index, frame.seconds, frame.pixels().tobytes()) for frame in Live(path, fps=5)]
+    with Video(path) as video:
+        for _ in range(2):
+            live = Live(video, fps=5)
+            assert [(frame.index, frame.seconds, frame.pixels().tobytes()) for frame in live] == expected
+            live.close()
+        assert (live.name, live.is_live, live.lag, live.damage) == (str(path), False, None, None)
+        with pytest.raises(BadSetting, match=r"^realtime is True, and .* an open Video: give the path instead$"):
+            Live(video, realtime=True)
 
 
 def test_one_array_of_frames_is_read_like_a_list():
@@ -502,6 +515,12 @@ def test_an_update_has_the_lag_and_the_damage(captioner, chunks):
     assert all(0 < update.lag < 2 for update in updates)
     assert updates[-1].damage.startswith("some of its data cannot be decoded")
     assert [update.frames_seen for update in updates] == list(range(1, 17))
+
+
+def test_an_open_video_is_captioned_as_a_stream(captioner, tmp_path):
+    path = clips.write_clip(tmp_path / "clip.mp4")
+    with Video(path) as video:
+        assert list(captioner.stream(video, fps=5)) == list(captioner.stream(path, fps=5))
 
 
 def test_the_memory_is_reset_with_each_scene_and_the_picker_goes_on(captioner):

@@ -5,6 +5,7 @@ decodes them and queues the newest frames. A reader that is slower than the sour
 and no frame stays in it for longer than a second.
 """
 
+import contextlib
 import itertools
 import logging
 import math
@@ -39,12 +40,14 @@ class Live:
     `retries` times at increasing intervals, until frames arrive again; `note` receives a line about each of these. A
     pipe cannot be opened again, so that it is an error, too.
 
+    source: an open `Video` has its own kind of glance, and belongs to the caller: it stays open, and is not read in a
+        second thread, as `realtime` would need.
     glance: the kind of glance that frames shall have, as for `Video`.
     """
 
     def __init__(
         self,
-        source: Source,
+        source: Source | Video,
         *,
         fps: float = 1.0,
         realtime: bool = False,
@@ -57,6 +60,8 @@ class Live:
             raise BadSetting(f"timeout is {timeout}: more than 0 seconds are needed")
         if retries < 0:
             raise BadSetting(f"retries is {retries}: 0 (give up at once) or more are possible")
+        if realtime and isinstance(source, Video):
+            raise BadSetting(f"realtime is True, and {source.name} an open Video: give the path instead")
         self._fps = checked_fps(fps)
         self._realtime = realtime
         self._timeout = timeout
@@ -92,7 +97,7 @@ class Live:
         self.max_lag: float | None = None
         """The longest lag measured so far."""
 
-    def _classify(self, source: Source) -> None:
+    def _classify(self, source: Source | Video) -> None:
         if isinstance(source, str | os.PathLike | int):
             location = locate(source)
             self.name = location.name
@@ -108,6 +113,8 @@ class Live:
                 self._location = Location("pipe", self.name, "", file=source)
             else:
                 self._finite = source
+        elif isinstance(source, Video):
+            self.name, self._finite = source.name, source
         else:
             self._given = cast("Iterable[Frame | Pixels]", source)
             self._frames_given = frames_from(self._given, fps=self._fps)
@@ -166,7 +173,9 @@ class Live:
 
     def _sampled(self) -> Iterator[Frame]:
         """The frames of a finite video."""
-        with Video(self._finite, glance=self._glance) as self._video:
+        is_open = isinstance(self._finite, Video)
+        opened = contextlib.nullcontext(self._finite) if is_open else Video(self._finite, glance=self._glance)
+        with opened as self._video:
             yield from self._video.sample_by_time(fps=self._fps)
 
     # --- In a second thread ---
