@@ -150,6 +150,18 @@ def test_a_download_is_read_to_its_end(tmp_path):
         assert (live.lag, live.num_dropped, live.damage) == (None, 0, None)
 
 
+def test_an_mp4_with_its_index_at_the_end_needs_a_server_that_goes_back_to_its_frames(tmp_path):
+    path = clips.write_clip(tmp_path / "clip.mp4", codec="mjpeg", pixel_format="yuvj420p", width=320, height=240)
+    content = path.read_bytes()
+    assert len(content) > 100_000  # more than FFmpeg keeps
+    with servers.download(content) as server, pytest.raises(UnreachableSource) as refused:
+        list(Live(f"{LOOPBACK}:{server.port}/clip.mp4"))
+    assert str(refused.value).endswith(
+        "no frame received (the index of this MP4 is at its end, and the server did not go back to its frames; "
+        "`picknet caption` and `timeline` download it first, or pipe it: curl ADDRESS | picknet stream -)"
+    )
+
+
 def test_a_download_that_breaks_off_is_resumed(chunks, notes):
     content = b"".join(chunks)
     with servers.download(content, cut=[len(content) // 2, len(content) // 4]) as server:

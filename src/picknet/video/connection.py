@@ -35,6 +35,14 @@ MAX_WAITING_BYTES = 64 << 20
 _TOLERATED_SHORTNESS = 2.0
 """Seconds by which a complete download may be shorter than its header says."""
 
+_LEAST_INDEX = 500
+"""Bytes. No index of an MP4 with a video is smaller, so a frame stored before them comes before the index."""
+
+_INDEX_AT_END = (
+    "the index of this MP4 is at its end, and the server did not go back to its frames; `picknet caption` and "
+    "`timeline` download it first, or pipe it: curl ADDRESS | picknet stream -"
+)
+
 _PACED_BY_THE_SERVER = frozenset({"rtsp", "rtsps", "rtmp", "rtmps", "rtp", "udp"})
 """Addresses that send in real time even if they have a length."""
 
@@ -101,6 +109,11 @@ class Connection:
         return pixel_aspect(self._stream)
 
     @property
+    def _has_index_at_end(self) -> bool:
+        is_mp4 = "mp4" in self._opened.format.name
+        return is_mp4 and any(entry.pos < _LEAST_INDEX for entry in self._stream.index_entries[:1])
+
+    @property
     def _opened(self) -> InputContainer:
         assert self._container is not None
         return self._container
@@ -160,7 +173,8 @@ class Connection:
             for packet in self._received():
                 yield _TimedPacket(packet, time.monotonic())
         except av.FFmpegError as error:
-            reason = _reason(error, self._location, self._timeout)
+            is_behind_frames = error.errno == errno.EIO and not self._reached and self._has_index_at_end
+            reason = _INDEX_AT_END if is_behind_frames else _reason(error, self._location, self._timeout)
         else:
             return
         finally:
