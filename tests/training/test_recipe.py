@@ -391,6 +391,33 @@ def test_a_run_is_not_overwritten_and_not_mixed_with_another(data, finished, tmp
         train(CONFIG, data=data, out=tmp_path / "full")
 
 
+def with_other_words(clips: Path, folder: Path) -> tuple[DataFolder, ...]:
+    """The same clips, whose captions have two new words instead of one of the old ones."""
+    shutil.copytree(clips, folder)
+    rows = (folder / "captions.jsonl").read_text().replace("blinks", "twinkles").replace("long thing", "long box")
+    (folder / "captions.jsonl").write_text(rows.replace("wide thing", "wide strip"))
+    return (DataFolder("folder", folder),)
+
+
+def test_a_run_is_not_resumed_with_other_captions_but_from_another_place(clips, finished, tmp_path):
+    run = tmp_path / "moved" / "run"
+    shutil.copytree(finished, run)
+    words = (run / "words.txt").read_bytes()
+    other, settings = with_other_words(clips, tmp_path / "other"), {"cache": tmp_path / "cache", "device": "cpu"}
+    with pytest.raises(BadRun, match="moved/run: was started with other clips or captions; resume it with the data"):
+        train(data=other, out=run, resume=True, **settings)
+    shutil.copytree(clips, tmp_path / "moved" / "data")
+    train(data=tmp_path / "moved" / "data", out=run, resume=True, **settings)
+    assert weights_of(run) == weights_of(finished)
+    # An older version stored no digest of the clips.
+    origin = json.loads((run / "origin.json").read_text())
+    (run / "origin.json").write_text(json.dumps({key: origin[key] for key in origin if key != "clips"}))
+    expected = r"was started with other words \(words\.txt:\d+: \w+, now \w+\); resume it with the data it was started"
+    with pytest.raises(BadRun, match=expected):
+        train(data=other, out=run, resume=True, **settings)
+    assert (run / "words.txt").read_bytes() == words
+
+
 def test_no_two_processes_train_in_one_run_folder(data, finished):
     with open_lock(finished / LOCK) as lock:
         assert take_lock(lock)

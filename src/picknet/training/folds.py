@@ -1,6 +1,8 @@
 """Which clips are trained on and which are validated on: the official splits, or folds of the training clips."""
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -69,6 +71,14 @@ def all_clips(splits: Sequence[Split]) -> Split:
     clips = {clip.path: dataclasses.replace(clip, name=str(clip.path)) for split in splits for clip in split.clips}
     names = " and ".join(split.name for split in splits)
     return Split(splits[0].dataset, names, tuple(clips[path] for path in sorted(clips)), ())
+
+
+def digest(splits: Sequence[Split]) -> str:
+    """What the clips of the splits are called and what people said of them, wherever their files are."""
+    rows = [
+        [split.name, clip.name, clip.captions, clip.style, clip.category] for split in splits for clip in split.clips
+    ]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 def _joined(splits: Sequence[Split], *, styles: bool = False) -> Split:

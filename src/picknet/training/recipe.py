@@ -5,7 +5,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,12 @@ from picknet.text import BOS, Vocabulary
 from picknet.training.batches import Data, prepare
 from picknet.training.export import export, load_network, round_to_half
 from picknet.training.features import FeatureSplit, PixelSplit, extract_features
-from picknet.training.folds import Fold, all_clips, fold_splits, official_splits
+from picknet.training.folds import Fold, all_clips, digest, fold_splits, official_splits
 from picknet.training.judges import JudgeRun, environment_of_judges
 from picknet.training.network import Network, word_matrices
 from picknet.training.plan import DataSource, TrainingPlan, make_plan
 from picknet.training.progress import TrainingProgress
-from picknet.training.runs import BadRun, Run, card, checkpoint, claim, load_best, read_part
+from picknet.training.runs import CLIPS, BadRun, Run, card, checkpoint, claim, load_best, read_part, trains_captioner
 from picknet.training.shortlist import shortened
 from picknet.training.stages import adaptation, reinforcement, supervision
 from picknet.training.teachers import Captions, english_words, teachers
@@ -109,8 +109,12 @@ def train(
     if not plan.config.supervision.cnn_learning_rate:
         # As in a model folder, so that a later run from this one's model finds its features in the cache.
         round_to_half(network.cnn)
-    with claim(folder, plan.config, plan.origin, resume=resume, command=command):
-        vocabulary.save(folder / "words.txt")
+    origin = plan.origin | {CLIPS: digest(splits)}
+    with claim(folder, plan.config, origin, resume=resume, command=command):
+        if trains_captioner(folder):
+            _check_words(folder, vocabulary)
+        else:
+            vocabulary.save(folder / "words.txt")
         _move(network, target)
 
         frames = _load_frames(splits, network, plan.config, cache_folder, target, progress)
@@ -312,6 +316,18 @@ def _styles(split: Split, config: Config) -> list[str]:
     """What captions begin with, other than <bos>."""
     styles = {(clip.category if config.text.categories else None) or clip.style for clip in split.clips}
     return sorted(style for style in styles if style)
+
+
+def _check_words(folder: Path, vocabulary: Vocabulary) -> None:
+    """A captioner that has been trained knows its words by their place in words.txt."""
+    before = Vocabulary.load(folder / "words.txt").words
+    if before != vocabulary.words:
+        pairs = zip_longest(before, vocabulary.words, fillvalue="none")
+        line, (old, new) = next((line, pair) for line, pair in enumerate(pairs, start=1) if pair[0] != pair[1])
+        raise BadRun(
+            f"{folder}: was started with other words (words.txt:{line}: {old}, now {new}); resume it with the data it "
+            "was started with, or choose a new folder"
+        )
 
 
 def _move(network: Network, device: torch.device) -> None:

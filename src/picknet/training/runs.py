@@ -45,6 +45,8 @@ LONGEST_PAUSE = 6
 
 LOCK = ".lock"
 """In a run folder: held by the process that trains in it."""
+CLIPS = "clips"
+"""In origin.json: the digest of the clips and captions that are trained and validated on."""
 TRAIN_AGAIN = "delete the stage's checkpoints to train it from its start, with --resume"
 
 METRICS = (
@@ -246,7 +248,7 @@ def claim(
     """Create the run folder or, to resume, check that it belongs to the same config and `origin`. Within the block no
     other process trains in it.
 
-    origin: what the run depends on besides its config: data sets, model to start from, fold, judges.
+    origin: what the run depends on besides its config: data sets and their clips, model to start from, fold, judges.
     """
     written = folder / "config.toml"
     if not written.exists():
@@ -287,7 +289,13 @@ def _check_same(folder: Path, config: Config, origin: dict[str, str | None]) -> 
         old, new = next((old, new) for old, new in lines if old != new)
         raise BadRun(f"{folder}: was started with other settings ('{old}', now '{new}'); choose a new folder")
     stored = read_part(folder, "origin.json")
-    changed = [key for key in origin if stored.get(key) != origin[key]]  # older versions wrote fewer keys
+    if stored.get(CLIPS, origin.get(CLIPS)) != origin.get(CLIPS):
+        raise BadRun(
+            f"{folder}: was started with other clips or captions; resume it with the data it was started with, or "
+            "choose a new folder"
+        )
+    # Older versions wrote fewer keys.
+    changed = [key for key in origin if key != CLIPS and stored.get(key) != origin[key]]
     if changed:
         listed = ", ".join(f"{key}: {stored.get(key)}, now {origin[key]}" for key in changed)
         raise BadRun(f"{folder}: was started differently ({listed}); repeat the same command with --resume")
@@ -333,6 +341,11 @@ def load_best(folder: Path, stage: Stage, network: Network) -> None:
 def trained_epochs(folder: Path, stage: Stage) -> int:
     """The epochs of a stage up to its last checkpoint."""
     return int(_read_progress(checkpoint(folder, stage, "last"))["epochs"])
+
+
+def trains_captioner(folder: Path) -> bool:
+    """Whether the run has trained its captioner, be it unfinished."""
+    return any(checkpoint(folder, stage, "last").exists() for stage in ("supervision", "adaptation"))
 
 
 def _read_progress(path: Path) -> dict[str, Any]:
