@@ -1225,6 +1225,18 @@ def test_a_policy_alone_is_trained_without_new_words(clips, finished, tmp_path):
     assert after == before
 
 
+def test_the_policy_learns_after_a_captioner_that_has_learned_new_words(clips, finished, tmp_path):
+    other, out = with_other_words(clips, tmp_path / "other"), tmp_path / "steps"
+    short = replace(CONFIG, **{name: replace(getattr(CONFIG, name), epochs=1) for name in STAGES})
+    for stage, resume in (("supervision", False), ("reinforcement", True)):
+        train(short, data=other, out=out, start=finished / "model", stages=[stage], resume=resume, device="cpu")
+    words = Vocabulary.load(out / "model" / "words.txt").words
+    assert set(words) - set(Vocabulary.load(finished / "words.txt").words) == {"twinkles", "strip"}
+    assert words == Vocabulary.load(out / "words.txt").words
+    assert len(model_tensors(out)["decoder.embed.weight"]) == len(words)
+    assert [row["stage"] for row in rows_of(out)] == ["supervision", "reinforcement"]
+
+
 def test_an_epoch_outside_the_limits_on_picks_scores_lower_than_any_inside(prepared):
     network, data = prepared
     config = replace(CONFIG, reward=replace(CONFIG.reward, min_picks=2, max_picks_floor=3))

@@ -10,7 +10,7 @@ from picknet.config import STAGES, BadConfig, Config, Stage, load_config
 from picknet.data.split import DataFolder, data_folders
 from picknet.model.folder import find_model
 from picknet.training.folds import Fold
-from picknet.training.runs import checkpoint
+from picknet.training.runs import checkpoint, trains_captioner
 
 DataSource = str | os.PathLike[str] | DataFolder
 """A data folder: "msvd=DIR" names its data set, a path alone is a folder of one's own clips."""
@@ -24,6 +24,8 @@ class TrainingPlan:
     """The stages to run, in order; all of them have epochs."""
     start: Path | None
     """The model folder whose words and weights the training starts from."""
+    policy_alone: bool
+    """Whether the captioner of that model stays as it is, with its words; not where a stage before has trained it."""
     fold: Fold | None
     """The part of the training clips that takes the place of the validation split."""
     judges: tuple[str, ...]
@@ -59,13 +61,15 @@ def make_plan(
     chosen = _find_stages(stages, found, fine_tunes=fine_tunes)
     # A captioner that is trained further learns probabilities of the words it knows; one that is not stays as it is.
     left_out = 0
-    if start_folder and chosen == ("reinforcement",):
+    policy_alone = start_folder is not None and chosen == ("reinforcement",) and not (resume and trains_captioner(out))
+    if start_folder and policy_alone:
         left_out = load_config(start_folder / "config.toml", ()).model.left_out
     plan = TrainingPlan(
         config=replace(found, model=replace(found.model, left_out=left_out)),
         data=_find_data(data),
         stages=chosen,
         start=start_folder,
+        policy_alone=policy_alone,
         fold=Fold.parse(fold) if isinstance(fold, str) else fold,
         judges=tuple(os.fspath(judge) for judge in judges),
     )

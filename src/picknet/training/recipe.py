@@ -234,7 +234,7 @@ def _load_splits(plan: TrainingPlan, progress: TrainingProgress) -> tuple[Split,
 def _start_network(plan: TrainingPlan, train: Split, captions: Captions) -> tuple[Network, Vocabulary]:
     """A new network, or that of the model to start from, and its vocabulary."""
     if plan.start:
-        if plan.stages == ("reinforcement",):
+        if plan.policy_alone:
             train, captions = dataclasses.replace(train, clips=()), {}  # the policy alone needs no new words
         return _extended_network(plan.start, plan.config, train, captions)
     splits = ("train",) if plan.fold else plan.config.text.vocabulary_splits
