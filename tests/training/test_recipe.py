@@ -485,6 +485,27 @@ def test_an_unfinished_run_can_be_exported(clips, finished, tmp_path):
         export_run(clips, tmp_path / "none")
 
 
+def test_an_export_of_an_unfinished_run_is_newer_than_the_model_of_its_stages_before(finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    # As after --stage supervision, which wrote a model, and a --resume that ended before it wrote another.
+    card = json.loads((run / "model" / "card.json").read_text())
+    stages = card["stages"]
+    card["stages"], card["confidence"] = {"supervision": stages["supervision"]}, {"msvd": {"weights": {"bias": 2.0}}}
+    (run / "model" / "card.json").write_text(json.dumps(card))
+    (run / "model" / "weights.safetensors").write_bytes(b"old")
+    export_run(run, tmp_path / "model")
+    for part in WEIGHTS:
+        assert (tmp_path / "model" / part).read_bytes() == (finished / "model" / part).read_bytes()
+    written = json.loads((tmp_path / "model" / "card.json").read_text())
+    assert written["stages"] == stages
+    assert "confidence" not in written  # that of the older weights
+    origin = json.loads((run / "origin.json").read_text())
+    (run / "origin.json").write_text(json.dumps(origin | {"from": "msvd"}))
+    with pytest.raises(BadRun, match="was started from another model and has not finished; finish it with --resume"):
+        export_run(run, tmp_path / "again")
+
+
 def test_an_export_keeps_the_calibration_of_the_run(finished, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(finished, run)

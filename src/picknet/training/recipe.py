@@ -166,22 +166,29 @@ def _exported(folder: Path) -> tuple[Network, Vocabulary, Config, dict[str, Any]
         parts = ModelFolder(folder)
         tags = parts.read(TAGS) if (folder / TAGS).is_file() else None
         return *load_network(folder), parts.card, tags
+    known = card(folder)
+    if _is_up_to_date(folder / "model", known):
+        calibration, tags = _calibration(folder / "model")
+        network, vocabulary, config = load_network(folder / "model")
+        return network, vocabulary, config, known | calibration, tags
+    if read_part(folder, "origin.json").get("from"):
+        raise BadRun(f"{folder}: was started from another model and has not finished; finish it with --resume first")
+    if not any(checkpoint(folder, stage, "best").exists() for stage in STAGES):
+        raise BadRun(f"{folder}: has no checkpoint of a stage's best weights; go on with --resume")
     config = load_config(folder / "config.toml")
     vocabulary = Vocabulary.load(folder / "words.txt")
-    calibration: dict[str, Any] = {}
-    tags = None
-    if (folder / "model").is_dir():
-        network, _, _ = load_network(folder / "model")
-        calibration, tags = _calibration(folder / "model")
-    elif read_part(folder, "origin.json").get("from"):
-        raise BadRun(f"{folder}: was started from another model and has not finished; finish it with --resume first")
-    else:
-        if not any(checkpoint(folder, stage, "best").exists() for stage in STAGES):
-            raise BadRun(f"{folder}: has no checkpoint of a stage's best weights; go on with --resume")
-        network = Network(config.model, len(vocabulary))
-        for stage in STAGES:
-            load_best(folder, stage, network)
-    return network, vocabulary, config, card(folder) | calibration, tags
+    network = Network(config.model, len(vocabulary))
+    for stage in STAGES:
+        load_best(folder, stage, network)
+    return network, vocabulary, config, known, None
+
+
+def _is_up_to_date(model: Path, known: Mapping[str, Any]) -> bool:
+    """Whether a run has trained no stage further since it wrote its model. known: what its card would be now."""
+    if not model.is_dir():
+        return False
+    then = read_part(model, CARD).get("stages", {})
+    return all(then.get(stage) == figures for stage, figures in known["stages"].items())
 
 
 def _calibration(folder: Path) -> tuple[dict[str, Any], bytes | None]:
