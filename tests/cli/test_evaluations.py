@@ -392,10 +392,11 @@ def calibratable(
     probability, the others a wrong one with a low probability."""
     data = tmp_path / "data"
     (data / "videos").mkdir(parents=True)
+    shutil.copy(clips / "dog.mkv", tmp_path / "train.mkv")
     lines = [{"clip": "gone", "caption": "a man", "split": "val"}]
     for number in range(80):
-        (data / "videos" / f"{number:02}.mkv").symlink_to(clips / "dog.mkv")
-        split = "val" if number < 40 else "train"
+        split, file = ("val", clips / "dog.mkv") if number < 40 else ("train", tmp_path / "train.mkv")
+        (data / "videos" / f"{number:02}.mkv").symlink_to(file)
         lines.append({"clip": f"{number:02}", "caption": f"dog {number:02} runs", "split": split})
     (data / "captions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -447,7 +448,7 @@ def test_calibrate_keeps_features_for_the_next_time(
     command = ("calibrate", "--model", model, "--data", f"folder={data}", "--tags", f"folder={data}", "--cache", cache)
     assert picknet(*command).code == 0
     first = (model / "tags.safetensors").read_bytes()
-    (kept,) = cache.iterdir()  # all clips are links to one file
+    (kept,) = cache.iterdir()  # all training clips are links to one file
     with monkeypatch.context() as patch:
         patch.setattr("picknet.study.tag_learning._features", lambda *of: pytest.fail("the CNN was asked"))
         assert picknet(*command).code == 0
@@ -571,6 +572,18 @@ def test_calibrate_learns_a_critic_from_other_clips(
     code, _, err = picknet(*command, "--fold-model", run)
     told = "--fold-model: the model has a critic, which each fold's model has to learn as well: add --critic"
     assert (code, err) == (2, f"picknet: {told}\n")
+
+
+def test_clips_held_back_are_not_learned_from_under_another_name_of_their_folder(
+    picknet: Picknet, calibratable: tuple[Path, Path], tmp_path: Path
+) -> None:
+    model, data = calibratable
+    (tmp_path / "link").symlink_to(data)
+    for other in (tmp_path / "link", Path(os.path.relpath(data))):
+        learning = ("--tags", f"folder={other}", "--tags", f"folder={data}")
+        code, _, err = picknet("calibrate", "--model", model, "--data", f"folder={data}", "--split", "train", *learning)
+        none_left = "none of them can be read, or all are among those that the confidence is fitted on"
+        assert (code, err) == (1, f"picknet: no clip to learn words from: {none_left}\n")
 
 
 @pytest.mark.parametrize("option", ["--tags-weight", "--forecast", "--critic"])

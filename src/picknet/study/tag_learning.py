@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import math
+import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -123,9 +124,9 @@ def learn(
 
 
 def without(clips: Iterable[Clip], held_back: Iterable[Clip]) -> list[Clip]:
-    """The clips that are not among those held back."""
-    paths = {clip.path for clip in held_back}
-    return [clip for clip in clips if clip.path not in paths]
+    """The clips that are not among those held back, however their folder or file is called."""
+    paths = {os.path.realpath(clip.path) for clip in held_back}
+    return [clip for clip in clips if os.path.realpath(clip.path) not in paths]
 
 
 def pixels_of(path: Path, size: int, *, count: int) -> Array:
