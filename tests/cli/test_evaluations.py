@@ -646,6 +646,9 @@ def test_clips_that_models_of_folds_have_not_seen_are_pooled(
     assert facts["fitted_on"] == (
         "40 clips of folder val and 40 clips of folder train, those captioned by models of folds that had not seen them"
     )
+    for twice in (["--fold-model", runs[0], *folds], ["--split", "all", *folds]):
+        code, _, err = picknet("calibrate", "--model", model, "--data", f"folder={data}", *twice)
+        assert (code, err) == (1, "picknet: 40: is given to two models; a clip belongs to one\n")
     (runs[1] / "clips.json").unlink()
     code, _, err = picknet("calibrate", "--model", model, "--data", f"folder={data}", *folds)
     assert (code, err) == (

@@ -384,7 +384,7 @@ def calibrate(
     format = format_for(out, format, RESULT_SUFFIXES, default=ResultFormat.text)
 
     from picknet.captioner import load
-    from picknet.data.split import data_folders, load_split, only
+    from picknet.data.split import by_name, data_folders, load_split, only
     from picknet.files import written_whole
     from picknet.model.card import CARD, report, write_card
     from picknet.model.confidence import UNNAMED, own_entry, with_entry, without_tags
@@ -414,6 +414,7 @@ def calibrate(
     if fold_model:
         train = load_split(folder, dataset=name, split="train")
         parts += [(load(run, style=style), only(train, run)) for run in fold_model]
+        by_name(part for _, part in parts)  # or a clip would be in several parts of the cross-validation
     card = captioner.runtime.folder / CARD
     with written_whole(card) as same:  # minutes before there is a new card, find out whether it can be written
         same.write_bytes(card.read_bytes())

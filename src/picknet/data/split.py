@@ -8,7 +8,7 @@ found at any depth and matched by stem, too. A picture is a clip of one frame.
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
@@ -149,6 +149,17 @@ def only(split: Split, path: str | os.PathLike[str]) -> Split:
     if not clips:
         raise BadData(f"{path}: names no clip that can be used; expected one clip name per line")
     return Split(split.dataset, split.name, clips, tuple(clip for clip in split.missing if clip.name in wanted))
+
+
+def by_name(splits: Iterable[Split]) -> dict[str, Clip]:
+    """The clips of splits that are given to one model each, so that each clip counts once."""
+    clips: dict[str, Clip] = {}
+    for split in splits:
+        for clip in split.clips:
+            if clip.name in clips:
+                raise BadData(f"{clip.name}: is given to two models; a clip belongs to one")
+            clips[clip.name] = clip
+    return clips
 
 
 def validated_on(run: Path) -> list[str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from picknet import metrics
 from picknet.captioner import Captioner, NothingToCaption
 from picknet.data import BadData
-from picknet.data.split import Clip, Missing, Split
+from picknet.data.split import Clip, Missing, Split, by_name
 from picknet.meteor.lexicon import MeteorFailed
 from picknet.metrics import Cider, Scores
 from picknet.study import detectors
@@ -134,12 +134,7 @@ def compare(
     CIDEr's document frequencies come from all clips of the pool. cache: a folder that keeps CNN features. `on_clip` is
     called after each clip, also after one that cannot be read.
     """
-    clips: dict[str, Clip] = {}
-    for _, split in judges:
-        for clip in split.clips:
-            if clip.name in clips:
-                raise BadData(f"{clip.name}: is given to two models; a clip belongs to one")
-            clips[clip.name] = clip
+    clips = by_name(split for _, split in judges)
     chance = np.random.default_rng([seed, 1])
     judged: list[JudgedClip] = []
     own: dict[tuple[str, str], bool] = {}
