@@ -61,6 +61,10 @@ def test_overrides_replace_settings_of_the_file():
             'model.cell_dropout is 0.3 and model.system is "mean": cells are dropped by picknet\'s encoder alone; '
             "set model.cell_dropout to 0",
         ),
+        ("[reward]\nlanguage_weight = nan", "reward.language_weight is nan; possible: 0 to 1000000"),
+        ("[reward]\ndiversity_weight = -1", "reward.diversity_weight is -1.0; possible: 0 to 1000000"),
+        ("[reward]\npenalty = inf", "reward.penalty is inf; possible: -1000000 to 1000000"),
+        ("[reward]\nprice = nan", "reward.price is nan; possible: 0 to 1000000"),
         ("[model]\npicker = 'x'", "config: model.picker is 'x'; possible: difference, rate"),
         ("[reinforcement]\nfilms = -1", "reinforcement.films is -1; possible: 0 to 65536"),
         ("[reinforcement]\nfilm_frames = 15", "reinforcement.film_frames is 15; possible: 16 to 65536"),
