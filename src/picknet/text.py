@@ -28,8 +28,8 @@ class BadVocabulary(PicknetError):
     """A words file is missing or malformed."""
 
 
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""What a terminal would obey, spaces and line ends apart."""
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal would obey, spaces and line ends apart, and halves of characters, which no file can hold."""
 
 
 # --- Tokens -----------------------------------------------------------------------------------------------------------
@@ -114,6 +114,12 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _PLAIN = re.compile(r"[A-Za-z ]*")
+
+
+def without_control(caption: str) -> str:
+    """The caption with spaces for control characters and halves of characters: they end a word, as all does that the
+    tokeniser drops."""
+    return _CONTROL.sub(" ", caption)
 
 
 def tokenise(caption: str) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 
 from picknet.data import BadData, NoSplit
 from picknet.data.split import Clip, DataFolder, Missing, Split, data_folders, load_split, only
+from picknet.text import Vocabulary, tokenise
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 PRETRAIN = SHARED / "pretrain"
@@ -443,6 +444,17 @@ def test_every_caption_format_of_an_own_folder_gives_the_same_clips(tmp_path: Pa
     split = load_split(tmp_path, dataset="folder", split="all")
     assert captions(split) == OWN
     assert split.missing == ()
+
+
+@pytest.mark.parametrize("inside", ["\x00", "\x1b", "\u202e", "\ud800"])
+def test_characters_that_no_word_can_have_are_spaces_in_captions(tmp_path: Path, inside: str) -> None:
+    texts = [f"a {inside}dog{inside}runs", inside]
+    make(tmp_path, {"captions.json": json.dumps({"a": texts})}, videos=("a.mp4",))
+    (clip,) = load_split(tmp_path, dataset="folder", split="all").clips
+    assert clip.captions == ("a  dog runs",)
+    words = Vocabulary.from_captions([tokenise(text) for text in clip.captions], min_count=1)
+    words.save(tmp_path / "words.txt")
+    assert Vocabulary.load(tmp_path / "words.txt").words[4:] == ("a", "dog", "runs")
 
 
 def test_the_captions_may_name_their_split(tmp_path: Path) -> None:

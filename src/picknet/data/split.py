@@ -15,6 +15,7 @@ from typing import Literal, cast, get_args
 
 from picknet.data import BadData, NoSplit, coco, flickr8k, msrvtt, msvd, own
 from picknet.data.reading import SPLITS, find, media_files, number_after, read_bytes
+from picknet.text import without_control
 from picknet.video.file import VIDEO_SUFFIXES
 from picknet.video.pictures import PICTURE_SUFFIXES
 
@@ -34,7 +35,7 @@ class Clip:
     """Its name in the data set: vid1201, video12, or the stem of the file."""
     path: Path
     captions: tuple[str, ...]
-    """As people wrote them, at least one."""
+    """As people wrote them, at least one, without control characters."""
     style: str | None = None
     """The data set whose caption style they have; None for the style that is trained for."""
     category: str | None = None
@@ -102,10 +103,11 @@ def load_split(folder: str | os.PathLike[str], *, dataset: Dataset, split: str) 
     clips: list[Clip] = []
     missing: list[Missing] = []
     for name, entry in listed.items():
+        texts = [without_control(caption).strip() for caption in entry.captions]
         path = next((files[stem] for stem in entry.stems if stem in files), None)
         if path is None:
             missing.append(Missing(name, f"no {kind} named {' or '.join(entry.stems)}"))
-        elif not (captions := tuple(caption for caption in entry.captions if any(map(str.isalnum, caption)))):
+        elif not (captions := tuple(text for text in texts if any(map(str.isalnum, text)))):
             missing.append(Missing(name, "no caption with a word" if entry.captions else "no caption"))
         else:
             clips.append(Clip(name, Path(path), captions, category=entry.category))
