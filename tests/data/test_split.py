@@ -617,10 +617,11 @@ def test_a_list_of_clips_restricts_a_split_and_names_what_it_does_not_know(tmp_p
     clips = tuple(Clip(f"vid{n}", Path(f"{n}.mp4"), ("a cat",)) for n in range(4))
     split = Split("msvd", "val", clips, (Missing("vid7", "no video named vid7"), Missing("vid8", "no caption")))
     some = tmp_path / "some.txt"
-    some.write_text("vid3\n\n vid1 \nvid7\n")
-    chosen = only(split, some)
-    assert [clip.name for clip in chosen.clips] == ["vid1", "vid3"]
-    assert [clip.name for clip in chosen.missing] == ["vid7"]
+    for mark in ("", "\ufeff"):
+        some.write_text(f"{mark}vid3\n\n vid1 \nvid7\n", encoding="utf-8")
+        chosen = only(split, some)
+        assert [clip.name for clip in chosen.clips] == ["vid1", "vid3"]
+        assert [clip.name for clip in chosen.missing] == ["vid7"]
     for text, said in (
         ("vid1\nvid9\n", ":2: 'vid9' is not a clip of the val split of msvd"),
         ("vid7\n", ": names no clip that can be used; expected one clip name per line"),

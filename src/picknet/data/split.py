@@ -136,7 +136,7 @@ def only(split: Split, path: str | os.PathLike[str]) -> Split:
             lines = validated_on(Path(path))
         else:
             with open(path, "rb") as file:
-                lines = read_bytes(file, path).decode().splitlines()
+                lines = read_bytes(file, path).decode().removeprefix("\ufeff").splitlines()
     except OSError as error:
         raise BadData(f"{path}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError as error:
