@@ -502,6 +502,8 @@ SPLIT_CSV = "clip,caption,split\na,x,train\n"
 @pytest.mark.parametrize(("name", "content", "said"), [
     ("captions.json", '{"a": ["x",\nx]}', "captions.json:2: not JSON (Expecting value, column 1)"),
     ("captions.json", '{"a": [3]}', "captions.json: caption 1: clip and caption"),
+    ("captions.json", '{"a": ["x"], "b": [], "a": ["y"]}', "captions.json: one object has 'a' twice; possible: once"),
+    ("captions.jsonl", '{"clip": "a", "caption": "x", "caption": "y"}', ": one object has 'caption' twice; possible"),
     ("captions.json", '["a"]', "captions.json: caption 1: not an object with clip and caption"),
     ("captions.json", '"a"', 'captions.json: neither {"clip": ["caption", …]} nor a list'),
     ("captions.jsonl", '{"clip": "a", "caption": "x"}\n\n{"clip": "a" "x"}', "captions.jsonl:3: not JSON"),

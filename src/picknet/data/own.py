@@ -1,7 +1,9 @@
 """Your own folder: videos and one captions.json, captions.jsonl or captions.csv."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,16 +59,16 @@ def listed_clips(folder: Path, split: str) -> dict[str, ListedClip]:
 
 def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
     """(location, clip, caption, split or "") of each caption of captions.json, .jsonl or .csv."""
-    text = read_text(path)
+    text, named_once = read_text(path), partial(_named_once, path)
     if path.suffix == ".csv":
         for line, row in csv_rows(path, ("clip", "caption"), strict=True):
             yield f"{path}:{line}", *_row(f"{path}:{line}", row)
     elif path.suffix == ".jsonl":
         for line, content in enumerate(text.split("\n"), start=1):
             if content.strip():
-                yield f"{path}:{line}", *_row(f"{path}:{line}", parse_json(path, content, line))
+                yield f"{path}:{line}", *_row(f"{path}:{line}", parse_json(path, content, line, to_object=named_once))
     else:
-        content = parse_json(path, text)
+        content = parse_json(path, text, to_object=named_once)
         if isinstance(content, dict):
             # A clip with an empty list gets an empty caption, so that it is counted as missing.
             rows = [
@@ -80,6 +82,15 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
             raise BadData(f'{path}: neither {{"clip": ["caption", …]}} nor a list of {{"clip", "caption"}}')
         for number, row in enumerate(rows, start=1):
             yield f"{path}: caption {number}", *_row(f"{path}: caption {number}", row)
+
+
+def _named_once(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Where it has a name twice, Python would keep the last of both and lose the other's captions."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise BadData(f"{path}: one object has {name!r} twice; possible: once, a clip with a list of its captions")
+    return content
 
 
 def _row(where: str, row: Any) -> tuple[str, str, str]:

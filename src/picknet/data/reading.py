@@ -10,7 +10,7 @@ import re
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -18,6 +18,8 @@ from typing import IO, Any
 from picknet.data import BadData
 from picknet.video.pictures import PICTURE_SUFFIXES
 
+ToObject = Callable[[list[tuple[str, Any]]], dict[str, Any]]
+"""Makes a JSON object of its names and values, in order."""
 SPLITS = ("train", "val", "test")
 CAPTION_FOLDERS = ("captions", "annotations", "Flickr8k_text", "")
 """Where caption files are searched: the folder names of the data sets' own archives, and the data folder itself."""
@@ -174,10 +176,10 @@ def csv_rows(path: Path, columns: tuple[str, ...], *, strict: bool = False) -> I
         raise BadData(f"{path}:{reader.line_num + 1}: not CSV ({error})") from error
 
 
-def parse_json(path: Path, text: str, line: int = 1) -> Any:
-    """The JSON value of a text that starts at this line of the file."""
+def parse_json(path: Path, text: str, line: int = 1, *, to_object: ToObject | None = None) -> Any:
+    """The JSON value of a text that starts at this line of the file. to_object: see `object_pairs_hook` of `json`."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=to_object)
     except json.JSONDecodeError as error:
         raise BadData(f"{path}:{line + error.lineno - 1}: not JSON ({error.msg}, column {error.colno})") from error
     except ValueError as error:  # a number of thousands of digits
