@@ -200,6 +200,17 @@ def test_python_in_the_documents_uses_public_names(document: Path) -> None:
                 assert node.attr in dir(picknet)
 
 
+@every_document
+def test_python_in_the_documents_can_train_as_a_script(document: Path) -> None:
+    """The processes that decode clips import the script again, and must not train again."""
+    for code in blocks(document, "python"):
+        for statement in ast.parse(code).body:
+            calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+            if "picknet.train" in map(ast.unparse, calls):
+                assert isinstance(statement, ast.If)
+                assert ast.unparse(statement.test) == "__name__ == '__main__'"
+
+
 def options_of(*commands: str) -> set[str]:
     own = {option for command in commands for parameter in COMMANDS[command].params for option in parameter.opts}
     return own | {"--help", "--version", "--install-completion"}
