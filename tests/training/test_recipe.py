@@ -1185,6 +1185,27 @@ def test_runs_of_folds_judge_the_clips_that_they_were_validated_on(data, finishe
         train(config, data=data, out=tmp_path / "refused", judges=[finished], start=start, cache=cache)
 
 
+def test_judges_are_refused_until_reinforcement_and_named_when_it_begins(data, finished, tmp_path):
+    expected = (
+        r"^--judge msvd=folder: rewards PickNet in reinforcement, which is not among the stages to run "
+        r"\(supervision\); leave it out, or add --stage reinforcement$"
+    )
+    with pytest.raises(BadConfig, match=expected):
+        train(CONFIG, data=data, out=tmp_path / "run", stages=["supervision"], judges=["msvd=folder"])
+    with claim(tmp_path / "run", CONFIG, {"judges": None}, resume=False):
+        pass
+    for judges in (None, "msvd=folder", "msvd=folder"):
+        with claim(tmp_path / "run", CONFIG, {"judges": judges}, resume=True):
+            assert json.loads((tmp_path / "run" / "origin.json").read_text()) == {"judges": judges}
+    with (
+        pytest.raises(BadRun, match=r"was started differently \(judges: msvd=folder, now None\)"),
+        claim(tmp_path / "run", CONFIG, {"judges": None}, resume=True),
+    ):
+        pass
+    with pytest.raises(BadRun, match=r"was started differently \(judges: None, now msvd=folder\)"):
+        train(CONFIG, data=data, out=finished, judges=["msvd=folder"], resume=True)
+
+
 def test_a_judge_is_a_run_of_a_fold_or_a_model_for_a_whole_data_set(finished, tmp_path):
     run = JudgeRun.read(str(finished))
     assert run == JudgeRun(finished / "model", frozenset({"clip6", "clip7", "clip8"}), None)

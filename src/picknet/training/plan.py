@@ -10,7 +10,7 @@ from picknet.config import STAGES, BadConfig, Config, Stage, load_config
 from picknet.data.split import DataFolder, data_folders
 from picknet.model.folder import find_model
 from picknet.training.folds import Fold
-from picknet.training.runs import checkpoint, trains_captioner
+from picknet.training.runs import checkpoint, trained_epochs, trains_captioner
 
 DataSource = str | os.PathLike[str] | DataFolder
 """A data folder: "msvd=DIR" names its data set, a path alone is a folder of one's own clips."""
@@ -73,6 +73,12 @@ def make_plan(
         fold=Fold.parse(fold) if isinstance(fold, str) else fold,
         judges=tuple(os.fspath(judge) for judge in judges),
     )
+    # In a run that was rewarded by judges they belong to the command that is repeated.
+    if judges and "reinforcement" not in chosen and not (resume and trained_epochs(out, "reinforcement")):
+        raise BadConfig(
+            f"--judge {plan.judges[0]}: rewards PickNet in reinforcement, which is not among the stages to run "
+            f"({', '.join(chosen)}); leave it out, or add --stage reinforcement"
+        )
     trained = start or "supervision" in plan.stages or checkpoint(out, "supervision", "best").exists()
     rewarded = [stage for stage in ("reinforcement", "adaptation") if stage in plan.stages]
     if rewarded and not trained:

@@ -9,7 +9,7 @@ import math
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -272,6 +272,7 @@ def claim(
             remove_abandoned(place)
         if resume:
             _check_same(folder, config, origin)
+            _add_judges(folder, origin)
         if resume and (folder / "versions.json").exists():
             read_part(folder, "versions.json")  # an error of it comes now, not after hours, with the card
         else:
@@ -294,11 +295,24 @@ def _check_same(folder: Path, config: Config, origin: dict[str, str | None]) -> 
             f"{folder}: was started with other clips or captions; resume it with the data it was started with, or "
             "choose a new folder"
         )
+    if _may_add_judges(folder, stored):
+        stored["judges"] = origin.get("judges")
     # Older versions wrote fewer keys.
     changed = [key for key in origin if key != CLIPS and stored.get(key) != origin[key]]
     if changed:
         listed = ", ".join(f"{key}: {stored.get(key)}, now {origin[key]}" for key in changed)
         raise BadRun(f"{folder}: was started differently ({listed}); repeat the same command with --resume")
+
+
+def _may_add_judges(folder: Path, stored: Mapping[str, Any]) -> bool:
+    """Stage by stage, judges are named when reinforcement begins."""
+    return not stored.get("judges") and not trained_epochs(folder, "reinforcement")
+
+
+def _add_judges(folder: Path, origin: Mapping[str, str | None]) -> None:
+    stored = read_part(folder, "origin.json")
+    if origin.get("judges") and _may_add_judges(folder, stored):
+        write_text(folder / "origin.json", json.dumps(stored | {"judges": origin["judges"]}, indent=2) + "\n")
 
 
 def read_part(folder: Path, name: str) -> dict[str, Any]:
