@@ -538,7 +538,7 @@ def demuxed(container: InputContainer, *streams: Stream) -> Packets:
     for packet in container.demux(*streams):
         if packet.size:
             yield packet
-        elif packet.pos is None:  # nowhere in the file: it drains a stream
+        elif packet.pos is None and packet.dts is None:  # nowhere in the file, at no time: it drains a stream
             return
 
 
