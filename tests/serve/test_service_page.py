@@ -55,12 +55,16 @@ def page(window: Any, running: Running) -> Iterator[Any]:
     window.on("pageerror", lambda error: problems.append(str(error)))
     window.set_default_timeout(20_000)
     window.goto(running.address)
-    window.evaluate("document.getElementById('access').hidden = false")
-    window.fill("#token", TOKEN)
-    window.click("#access button")
+    enter(window, TOKEN)
     yield window
     window.remove_listener("console", note)
     assert [text for text in problems if "WebSocket" not in text] == []
+
+
+def enter(page: Any, token: str) -> None:
+    """Once the page asks for it."""
+    page.fill("#token", token)
+    page.click("#access button")
 
 
 def wait_for(page: Any, selector: str, text: str) -> None:
@@ -146,10 +150,9 @@ def test_without_a_confidence_nothing_is_said_of_it(page: Any, running: Running,
     running.captioner.confidence_note = "the model is not calibrated"
     try:
         page.reload()
-        page.evaluate("document.getElementById('access').hidden = false")
-        page.fill("#token", TOKEN)
+        page.wait_for_selector("#access:visible")
         with page.expect_response("**/v1/model") as answer:
-            page.click("#access button")
+            enter(page, TOKEN)
         assert answer.value.json() == {"model": "stub", "doubtful_below": None}
         page.click(f"#tab-{tab}")
         assert not page.is_visible(f"#{tab}-sure")
@@ -168,6 +171,49 @@ def test_the_camera_is_described_and_a_lost_connection_is_tried_again(page: Any,
     assert not page.is_visible("#error")
     page.click("#camera-button")
     assert page.inner_text("#camera-button") == "Start the camera"
+
+
+ASKING = """() => {
+  const { mediaDevices } = navigator;
+  const film = mediaDevices.getUserMedia.bind(mediaDevices);
+  window.cameras = [];
+  mediaDevices.getUserMedia = async (wanted) => {
+    await new Promise((resolve) => (window.allow = resolve));
+    const camera = await film(wanted);
+    cameras.push(camera);
+    return camera;
+  };
+}"""
+"""The browser asks before it gives a camera, and waits for `allow`."""
+CAMERAS = "() => cameras.map((camera) => camera.getTracks()[0].readyState)"
+
+
+@pytest.mark.parametrize("leave", ["#camera-button", "#tab-film"])
+def test_a_camera_that_is_stopped_before_it_is_allowed_does_not_start(page: Any, leave: str) -> None:
+    page.click("#tab-camera")
+    page.evaluate(ASKING)
+    page.click("#camera-button")
+    assert page.inner_text("#camera-button") == "Stop the camera"
+    page.click(leave)
+    page.evaluate("allow()")
+    until(lambda: page.evaluate(CAMERAS) == ["ended"])
+    page.click("#tab-camera")
+    assert not page.is_visible("#camera-video")
+    assert page.inner_text("#camera-button") == "Start the camera"
+
+
+def test_a_camera_that_is_started_again_before_it_is_allowed_can_be_stopped(page: Any) -> None:
+    page.click("#tab-camera")
+    page.evaluate(ASKING)
+    page.click("#camera-button")
+    page.evaluate("() => { window.first = allow; }")
+    for _ in range(2):
+        page.click("#camera-button")
+    page.evaluate("allow(), first()")
+    wait_for(page, "#camera-sentence", r"^number \d+ 50 %$")
+    assert sorted(page.evaluate(CAMERAS)) == ["ended", "live"]
+    page.click("#camera-button")
+    assert page.evaluate(CAMERAS) == ["ended", "ended"]
 
 
 RECORDING = """async (token) => {
@@ -204,15 +250,90 @@ def test_an_error_is_a_sentence(page: Any, tmp_path: Path) -> None:
     page.wait_for_selector("#clip-shown", state="hidden")
 
 
-def test_the_page_asks_for_the_token(page: Any, clip: Path) -> None:
+def test_the_page_asks_once_for_the_token_when_it_is_opened(page: Any) -> None:
     page.reload()
-    assert not page.is_visible("#access")
-    page.set_input_files("#clip-file", clip)
     page.wait_for_selector("#access:visible")
-    page.fill("#token", TOKEN)
-    page.keyboard.press("Enter")
-    wait_for(page, "#sentence", "^7 22 37 52$")
     assert not page.is_visible("#error")
+    enter(page, TOKEN)
+    page.wait_for_selector("#clip .samples button")
+    assert not page.is_visible("#access")
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        ("wrong", "a token is needed: send the header 'Authorization: Bearer TOKEN'"),
+        ("two words", "A token has visible ASCII characters only: letters, digits and signs, no spaces."),
+        ("日本語", "A token has visible ASCII characters only: letters, digits and signs, no spaces."),
+    ],
+)
+def test_a_token_that_is_not_the_services_is_asked_for_again(page: Any, token: str, said: str) -> None:
+    page.reload()
+    enter(page, token)
+    wait_for(page, "#error", f"^{re.escape(said)}$")
+    enter(page, TOKEN)
+    page.wait_for_selector("#clip .samples button")
+    assert not page.is_visible("#error")
+
+
+@pytest.mark.parametrize(
+    ("tab", "shown"), [("clip", "#sentence"), ("film", "#segments"), ("camera", "#camera-sentence")]
+)
+def test_what_was_refused_is_done_once_there_is_a_token(page: Any, clip: Path, tab: str, shown: str) -> None:
+    page.reload()
+    page.wait_for_selector("#access:visible")
+    page.click(f"#tab-{tab}")
+    if tab == "camera":
+        page.click("#camera-button")
+    else:
+        page.set_input_files(f"#{tab}-file", clip)
+    wait_for(page, "#error", "^a token is needed: ")
+    assert page.inner_text("#camera-button") == "Start the camera" or tab != "camera"
+    enter(page, TOKEN)
+    wait_for(page, shown, r"\d")
+    assert not page.is_visible("#error")
+
+
+def test_what_was_not_refused_is_not_done_again(page: Any, running: Running, clip: Path) -> None:
+    page.set_input_files("#clip-file", clip)
+    wait_for(page, "#sentence", "^7 22 37 52$")
+    num_captions = running.captioner.num_captions
+    page.evaluate("document.getElementById('access').hidden = false")
+    enter(page, "wrong")
+    page.wait_for_selector("#access:visible")
+    page.click("#tab-film")
+    page.set_input_files("#film-file", clip)
+    wait_for(page, "#error", "^a token is needed: ")
+    enter(page, TOKEN)
+    page.wait_for_selector("#exports:visible")
+    assert running.captioner.num_captions == num_captions
+
+
+def test_a_file_can_be_chosen_again(page: Any, clip: Path) -> None:
+    page.set_input_files("#clip-file", clip)
+    wait_for(page, "#sentence", "^7 22 37 52$")
+    # A browser tells of a file only where another one was chosen before.
+    assert page.evaluate("document.getElementById('clip-file').files.length") == 0
+
+
+@pytest.mark.parametrize("leave", ["reload", "close"])
+def test_a_film_is_cancelled_with_its_page(window: Any, running: Running, clip: Path, leave: str) -> None:
+    page = window.context.new_page()
+    page.goto(running.address)
+    enter(page, TOKEN)
+    running.captioner.gate.clear()
+    try:
+        page.click("#tab-film")
+        page.set_input_files("#film-file", clip)
+        wait_for(page, "#segments", "number 0")
+        getattr(page, leave)()
+        job = list(running.service.jobs._jobs.values())[-1]
+        until(job.wants_end.is_set)
+    finally:
+        running.captioner.gate.set()
+        page.close()
+    until(job.is_over.is_set)
+    assert job.state == "cancelled"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

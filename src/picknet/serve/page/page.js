@@ -2,6 +2,7 @@
 
 const $ = (id) => document.getElementById(id);
 let token = "";
+const refused = new Set(); // functions: what was refused for want of a token, to be done again with one
 
 // --- Asking ---
 
@@ -10,15 +11,21 @@ function fail(message) {
   $("error").hidden = !message;
 }
 
+function explain(error, again) {
+  fail(error.message);
+  if (error.status === 401) refused.add(again);
+}
+
 function problem(status, text) {
   if (status === 401) {
     $("access").hidden = false;
     $("token").focus();
   }
+  const saying = (message) => Object.assign(new Error(message), { status });
   try {
-    return new Error(JSON.parse(text).error.message);
+    return saying(JSON.parse(text).error.message);
   } catch {
-    return new Error(status ? `The service answered with status ${status}.` : "The service cannot be reached.");
+    return saying(status ? `The service answered with status ${status}.` : "The service cannot be reached.");
   }
 }
 
@@ -56,12 +63,6 @@ async function get(path, options = {}) {
   });
   if (!answer.ok) throw problem(answer.status, await answer.text());
   return answer;
-}
-
-// What the page can do without: no error is shown.
-async function getOr(path, otherwise) {
-  const answer = await fetch(path, { headers: authorized() }).catch(() => null);
-  return answer && answer.ok ? answer.json() : otherwise;
 }
 
 // Server-sent events: name and data.
@@ -135,6 +136,7 @@ function chooser(prefix, use) {
     place.querySelector("strong").textContent = `${file.name} – choose another`;
     fail("");
     use(file);
+    input.value = ""; // or the browser would not tell of the same file chosen again
   };
   choosers[prefix] = choose;
   input.addEventListener("change", () => choose(input.files[0]));
@@ -153,10 +155,11 @@ function chooser(prefix, use) {
 // --- Confidence ---
 
 let doubtfulBelow = null; // null where the model's captions have no confidence
-let knowing = null; // the request that asks for it
 
+// Before anything is sent, so that a missing token is found out by a small request: the answer to a large one that is
+// refused may be lost, and a WebSocket is not told why.
 async function learnLimit() {
-  ({ doubtful_below: doubtfulBelow } = await getOr("v1/model", { doubtful_below: null }));
+  ({ doubtful_below: doubtfulBelow } = await (await get("v1/model")).json());
   for (const choice of document.querySelectorAll(".sure-only")) choice.hidden = doubtfulBelow === null;
 }
 
@@ -173,21 +176,22 @@ const sureOnly = (choice) =>
 
 // A sample is fetched, and then sent like a file of the user's own.
 async function offerSamples() {
-  const names = await getOr("v1/samples", []);
+  const names = await (await get("v1/samples")).json();
   for (const place of document.querySelectorAll(".samples")) {
     place.hidden = !names.length;
     const prefix = place.closest("section").id;
     place.querySelector("span").replaceChildren(
       ...names.map((name) => {
         const button = element("button", name.replace(/\.[^.]*$/, ""), { type: "button" });
-        button.addEventListener("click", async () => {
+        const take = async () => {
           try {
             const content = await (await get(`v1/samples/${encodeURIComponent(name)}`)).blob();
             choosers[prefix](new File([content], name, { type: content.type }));
           } catch (error) {
-            fail(error.message);
+            explain(error, take);
           }
-        });
+        };
+        button.addEventListener("click", take);
         return button;
       }),
     );
@@ -209,19 +213,19 @@ async function describe() {
   const looking = new Looking();
   $("clip-shown").hidden = false;
   progress("clip-progress", 0, "Sending");
-  const failed = (message) => {
-    fail(message);
+  const failed = (error) => {
+    explain(error, describe);
     $("clip-shown").hidden = $("clip-result").hidden; // nothing to show, unless it is the dial that failed
   };
   const on = {
     glance: (data) => looking.glance(data),
     pick: (data) => looking.pick(data),
     caption: (data) => showCaption(data, looking),
-    error: (data) => failed(data.error.message),
+    error: (data) => failed(data.error),
   };
   try {
     fail("");
-    await knowing;
+    await learnLimit();
     await post(
       "v1/captions/events",
       { file: clip, candidates: 4, rate },
@@ -229,7 +233,7 @@ async function describe() {
       (name, data) => mine === newest && on[name]?.(data),
     );
   } catch (error) {
-    if (mine === newest) failed(error.message);
+    if (mine === newest) failed(error);
   } finally {
     if (mine === newest) progress("clip-progress", null);
   }
@@ -330,15 +334,17 @@ $("rate").addEventListener("input", () => {
 
 let film = null;
 let job = null;
+let running = null; // the job, until it ends
 let newestFilm = 0;
 let segments = [];
 
-const cancel = (id) => id && get(`v1/jobs/${id}`, { method: "DELETE" }).catch(() => {});
+// keepalive: the request outlives the page.
+const cancel = (id) => id && get(`v1/jobs/${id}`, { method: "DELETE", keepalive: true }).catch(() => {});
 
 async function tell() {
   const mine = ++newestFilm;
-  cancel(job);
-  job = null;
+  cancel(running);
+  job = running = null;
   segments = [];
   $("segments").replaceChildren();
   $("ribbon").replaceChildren();
@@ -348,14 +354,14 @@ async function tell() {
   progress("film-progress", 0, "Sending");
   try {
     fail("");
-    await knowing;
+    await learnLimit();
     const fields = { file: film, wait: 0, ...sureOnly("film-sure") };
     const { id } = await post("v1/timelines", fields, (sent) => mine === newestFilm && onUpload("film-progress", "Watching")(sent));
     if (mine !== newestFilm) {
       cancel(id);
       return;
     }
-    job = id;
+    job = running = id;
     for await (const [name, data] of events(`v1/jobs/${id}/events`)) {
       if (mine !== newestFilm) return;
       if (name === "segment") addSegment(data);
@@ -365,11 +371,14 @@ async function tell() {
           data.total_seconds ? data.seconds / data.total_seconds : undefined,
           `Watched ${clock(data.seconds)}` + (data.total_seconds ? ` of ${clock(data.total_seconds)}` : ""),
         );
-      else if (data.error) throw new Error(data.error);
-      else $("exports").hidden = false;
+      else {
+        running = null;
+        if (data.error) throw new Error(data.error);
+        $("exports").hidden = false;
+      }
     }
   } catch (error) {
-    if (mine === newestFilm) fail(error.message);
+    if (mine === newestFilm) explain(error, tell);
   } finally {
     if (mine === newestFilm) progress("film-progress", null);
   }
@@ -424,7 +433,8 @@ chooser("film", (file) => {
 });
 $("film-sure").addEventListener("change", () => film && tell());
 $("search").addEventListener("input", search);
-$("cancel").addEventListener("click", () => cancel(job));
+$("cancel").addEventListener("click", () => cancel(running));
+window.addEventListener("pagehide", () => cancel(running));
 $("exports").addEventListener("click", async (event) => {
   const format = event.target.value;
   if (!format) return;
@@ -445,55 +455,67 @@ let last = null; // the update that is shown
 
 async function watch() {
   fail("");
-  let camera;
+  let isWanted = true;
+  let camera = null;
+  let socket = null;
+  let timer = null;
+  const video = $("camera-video");
+  const canvas = document.createElement("canvas");
+  const release = () => camera?.getTracks().forEach((track) => track.stop());
+  stop = () => {
+    stop = null;
+    isWanted = false;
+    clearInterval(timer);
+    socket?.close();
+    release();
+    video.hidden = true;
+    $("camera-button").textContent = "Start the camera";
+  };
+  $("camera-button").textContent = "Stop the camera";
   try {
     camera = await navigator.mediaDevices.getUserMedia({ video: { width: 640 } });
+    if (!isWanted) return release(); // stopped while the browser asked for permission
+    video.srcObject = camera;
+    video.hidden = false;
+    await video.play();
   } catch {
+    if (!isWanted) return;
+    stop();
     fail("There is no camera, or this page may not use it.");
-    return;
   }
-  const video = $("camera-video");
-  video.srcObject = camera;
-  video.hidden = false;
-  await video.play();
-  $("camera-button").textContent = "Stop the camera";
+  if (!isWanted) return;
   $("camera-log").replaceChildren();
   $("camera-sentence").replaceChildren();
   last = null;
-  await knowing;
-  let isWanted = true;
-  let socket = null;
-  const canvas = document.createElement("canvas");
-  const connect = () => {
+  const connect = async () => {
+    const error = await learnLimit().catch((error) => error);
+    if (!isWanted) return;
+    if (error?.status === 401) {
+      stop();
+      explain(error, watch);
+    }
+    if (error) return tryAgain();
     const address = new URL(`v1/stream?${new URLSearchParams(sureOnly("camera-sure"))}`, location.href);
     address.protocol = address.protocol.replace("http", "ws");
     socket = new WebSocket(address, token ? [`picknet.token.${token}`] : []);
     socket.onopen = () => fail("");
     socket.onmessage = (message) => heard(JSON.parse(message.data));
-    socket.onclose = () => {
-      if (!isWanted) return;
-      fail("The connection was lost; trying again.");
-      setTimeout(() => isWanted && connect(), 2000);
-    };
+    socket.onclose = tryAgain;
+  };
+  const tryAgain = () => {
+    if (!isWanted) return;
+    fail("The connection was lost; trying again.");
+    setTimeout(() => isWanted && connect(), 2000);
   };
   const send = () => {
     // A picture that has not been sent yet is not followed by another.
-    if (socket.readyState !== WebSocket.OPEN || socket.bufferedAmount > 0 || !video.videoWidth) return;
+    if (socket?.readyState !== WebSocket.OPEN || socket.bufferedAmount > 0 || !video.videoWidth) return;
     [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
     canvas.getContext("2d").drawImage(video, 0, 0);
     canvas.toBlob((picture) => picture && socket.readyState === WebSocket.OPEN && socket.send(picture), "image/jpeg", 0.85);
   };
   connect();
-  const timer = setInterval(send, 1000);
-  stop = () => {
-    isWanted = false;
-    clearInterval(timer);
-    socket.close();
-    for (const track of camera.getTracks()) track.stop();
-    video.hidden = true;
-    $("camera-button").textContent = "Start the camera";
-    stop = null;
-  };
+  timer = setInterval(send, 1000);
 }
 
 function heard(update) {
@@ -533,7 +555,9 @@ function open(tab) {
     one.tabIndex = one === tab ? 0 : -1;
     $(one.getAttribute("aria-controls")).hidden = one !== tab;
   }
-  if (tab.id !== "tab-camera" && stop) stop();
+  if (tab.id === "tab-camera") return;
+  stop?.();
+  refused.delete(watch);
 }
 
 for (const tab of tabs) {
@@ -549,13 +573,28 @@ for (const tab of tabs) {
 
 $("access").addEventListener("submit", (event) => {
   event.preventDefault();
-  token = $("token").value;
+  const entered = $("token").value.trim();
+  if (!/^[!-~]+$/.test(entered)) {
+    fail("A token has visible ASCII characters only: letters, digits and signs, no spaces.");
+    return;
+  }
+  token = entered;
   $("access").hidden = true;
   fail("");
-  knowing = learnLimit();
-  offerSamples();
-  if (clip && !$("clip").hidden) describe();
+  begin();
 });
 
-knowing = learnLimit();
-offerSamples();
+// When the page is opened, and with each token that is entered.
+async function begin() {
+  try {
+    await learnLimit();
+    const again = [...refused];
+    refused.clear();
+    for (const action of again) action();
+    await offerSamples();
+  } catch (error) {
+    if (error.status !== 401 || token) fail(error.message); // when the page is opened, the form says enough
+  }
+}
+
+begin();
