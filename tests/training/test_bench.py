@@ -1,6 +1,7 @@
 """Systems are trained by the same recipe as PickNet's captioner, and judged on one bench."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 
 from picknet import metrics
 from picknet.cli import main
-from picknet.config import parse_config, to_toml
+from picknet.config import load_config, parse_config, to_toml
+from picknet.data import BadData
 from picknet.data.split import DataFolder
 from picknet.training import export
 from picknet.training.bench import Bench, evenly_as_many, load_run
@@ -124,6 +126,64 @@ def test_a_bench_describes_the_validation_clips_from_each_choice_of_frames(clips
     assert (own.epochs, own.trained_on, own.seed) == (3, "all frames", 0)
     with pytest.raises(BadRun, match="not a run folder with a checkpoint"):
         bench.describe([runs / "nothing"])
+
+
+def changed_run(run: Path, out: Path, *, used: dict[str, list[str]], missing: tuple[str, ...] = (), fold=None, more=()):
+    """A copy of a run that names other clips, and has other settings."""
+    shutil.copytree(run, out)
+    listed = {split: {"used": names, "missing": []} for split, names in used.items()}
+    listed["val"]["missing"] = [{"name": name, "reason": "empty"} for name in missing]
+    (out / "clips.json").write_text(json.dumps(listed))
+    (out / "origin.json").write_text(json.dumps({"fold": fold}))
+    (out / "config.toml").write_text(to_toml(load_config(out / "config.toml", more)))
+    return out
+
+
+def test_a_run_describes_the_clips_that_it_was_validated_on(clips, runs, tmp_path):
+    data, cache = DataFolder("folder", clips), runs / "feature-cache"
+    used = {"train": ["folder1/clip1", "folder1/clip2", "folder2/clip0"], "val": ["clip0"]}
+    styled = changed_run(runs / "s2vt", tmp_path / "styled", used=used, fold="1/3", more=["text.styles=true"])
+    _, references = Bench((data, data), cache, torch.device("cpu")).describe([styled])
+    assert set(references) == {"clip0"}  # of the first data folder alone, as in training with styles
+    used = {"train": ["clip0"], "val": ["clip3"]}
+    unreadable = changed_run(runs / "s2vt", tmp_path / "unreadable", used=used, missing=("clip4",))
+    _, references = Bench((data,), cache, torch.device("cpu")).describe([unreadable])
+    assert set(references) == {"clip3"}
+
+
+@pytest.mark.parametrize(
+    ("train_clips", "val_clips", "example"),
+    [
+        (["clip0", "clip3"], ["clip2", "clip4"], "clip3, which it was trained on"),
+        (["clip0"], ["clip3"], "clip4"),
+        (["clip0"], ["clip3", "clip4", "other"], "other"),
+    ],
+)
+def test_a_run_of_other_validation_clips_is_refused(clips, runs, tmp_path, train_clips, val_clips, example):
+    run = changed_run(runs / "s2vt", tmp_path / "run", used={"train": train_clips, "val": val_clips})
+    bench = Bench((DataFolder("folder", clips),), runs / "feature-cache", torch.device("cpu"))
+    with pytest.raises(BadData) as error:
+        bench.describe([run])
+    assert str(error.value) == (
+        f"{run}: the data folders have other validation clips than its clips.json, such as {example}; name the folders "
+        "that it was trained on, as they were and in the same order"
+    )
+
+
+def test_a_validation_clip_that_was_lost_since_is_named(clips, runs, tmp_path):
+    folder = shutil.copytree(clips, tmp_path / "clips")
+    (folder / "clip4.mp4").write_bytes(b"")
+    bench = Bench((DataFolder("folder", folder),), runs / "feature-cache", torch.device("cpu"))
+    with pytest.raises(BadData, match=r"^clip4: can no longer be read \(.*\), and a run was validated on this clip$"):
+        bench.describe([runs / "s2vt"])
+
+
+def test_a_run_that_does_not_list_its_clips_is_refused(clips, runs, tmp_path):
+    run = shutil.copytree(runs / "s2vt", tmp_path / "run")
+    (run / "clips.json").write_text("{}")
+    bench = Bench((DataFolder("folder", clips),), runs / "feature-cache", torch.device("cpu"))
+    with pytest.raises(BadRun, match=f"^{run}: its clips.json does not list its clips; train it again$"):
+        bench.describe([run])
 
 
 def test_as_many_frames_evenly():

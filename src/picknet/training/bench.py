@@ -1,14 +1,15 @@
 """Trained systems on one bench: what each says of the same clips from its own frames, and from the picks of others."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from picknet.config import Config, load_config
-from picknet.data.split import DataFolder
+from picknet.data import BadData
+from picknet.data.split import DataFolder, Split
 from picknet.model.folder import find_model
 from picknet.text import Vocabulary
 from picknet.training.batches import first_words
@@ -67,16 +68,34 @@ class Bench:
         for run in runs:
             on_run(run)
             network, vocabulary, config = load_run(run, self.device)
-            fold, model = _fold_of(run), config.model
-            key = (model.cnn, model.image_size, model.grid, config.video.num_frames, fold)
+            clips, model = self._clips(run, config), config.model
+            key = (model.cnn, model.image_size, model.grid, config.video.num_frames, clips.clips)
             if key not in splits:
-                splits[key] = self._features(network, config, fold)
+                splits[key] = self._features(network, config, clips)
             described += self._of_run(run, network, vocabulary, config, splits[key], picks_of(picknet, splits[key]))
         return described, {clip.name: clip.captions for split in splits.values() for clip in split.clips}
 
-    def _features(self, network: Network, config: Config, fold: Fold | None) -> FeatureSplit:
-        both = fold_splits(self.data, fold) if fold else official_splits(self.data)
-        return extract_features(both[1], network.cnn, config, cache=self.cache).to(self.device)
+    def _clips(self, run: Path, config: Config) -> Split:
+        """The clips that a run was validated on. It is an error if the data folders now give others."""
+        fold, styles = _fold_of(run), config.text.styles
+        both = fold_splits(self.data, fold, styles=styles) if fold else official_splits(self.data, styles=styles)
+        split, names = both[1], {clip.name for clip in both[1].clips}
+        trained, used, unreadable = _listed_clips(run)
+        if others := sorted((names - used - unreadable) | (used - names)):
+            leaked = sorted(names & trained)
+            example = f"{leaked[0]}, which it was trained on" if leaked else others[0]
+            raise BadData(
+                f"{run}: the data folders have other validation clips than its clips.json, such as {example}; name the "
+                "folders that it was trained on, as they were and in the same order"
+            )
+        return replace(split, clips=tuple(clip for clip in split.clips if clip.name in used))
+
+    def _features(self, network: Network, config: Config, clips: Split) -> FeatureSplit:
+        found = extract_features(clips, network.cnn, config, cache=self.cache)
+        if len(found.clips) < len(clips.clips):
+            lost = found.missing[-1]
+            raise BadData(f"{lost.name}: can no longer be read ({lost.reason}), and a run was validated on this clip")
+        return found.to(self.device)
 
     def _of_run(
         self,
@@ -152,6 +171,16 @@ def picks_of(picknet: Network, split: FeatureSplit) -> Tensor:
 def _fold_of(run: Path) -> Fold | None:
     fold = read_part(run, "origin.json").get("fold")
     return Fold.parse(fold) if fold else None
+
+
+def _listed_clips(run: Path) -> tuple[set[str], set[str], set[str]]:
+    """The names of the clips that a run was trained on, validated on, and could not read of those to validate on."""
+    parts = read_part(run, "clips.json")
+    try:
+        train, val = parts["train"], parts["val"]
+        return set(train["used"]), set(val["used"]), {clip["name"] for clip in val["missing"]}
+    except (KeyError, TypeError) as error:
+        raise BadRun(f"{run}: its clips.json does not list its clips; train it again") from error
 
 
 def evenly_as_many(picked: Tensor, counts: Tensor) -> Tensor:
