@@ -151,6 +151,15 @@ def test_a_run_describes_the_clips_that_it_was_validated_on(clips, runs, tmp_pat
     assert set(references) == {"clip3"}
 
 
+def test_a_run_whose_own_policy_sees_other_glances_is_described_from_the_same_picks(clips, runs, tmp_path):
+    used = {"train": ["clip0", "clip1", "clip2"], "val": ["clip3", "clip4"]}
+    coloured = changed_run(runs / "s2vt", tmp_path / "coloured", used=used, more=["model.glance=colour"])
+    bench = Bench((DataFolder("folder", clips),), runs / "feature-cache", torch.device("cpu"))
+    described, _ = bench.describe([coloured, runs / "s2vt"])
+    first, second = ([one.captions for one in described if one.run == run] for run in ("coloured", "s2vt"))
+    assert first == second
+
+
 @pytest.mark.parametrize(
     ("train_clips", "val_clips", "example"),
     [

@@ -61,7 +61,7 @@ class Bench:
 
         `on_run` is called before each run.
         """
-        picknet, _, _ = load_network(find_model(self.picker)[1])
+        picknet, _, of_picker = load_network(find_model(self.picker)[1])
         picknet.to(self.device).eval()
         splits: dict[tuple[object, ...], FeatureSplit] = {}
         described: list[Described] = []
@@ -71,7 +71,9 @@ class Bench:
             clips, model = self._clips(run, config), config.model
             key = (model.cnn, model.image_size, model.grid, config.video.num_frames, clips.clips)
             if key not in splits:
-                splits[key] = self._features(network, config, clips)
+                # The picking PickNet alone sees glances, and the run's own may see others.
+                model = replace(model, glance=of_picker.model.glance)
+                splits[key] = self._features(network, replace(config, model=model), clips)
             described += self._of_run(run, network, vocabulary, config, splits[key], picks_of(picknet, splits[key]))
         return described, {clip.name: clip.captions for split in splits.values() for clip in split.clips}
 
