@@ -41,6 +41,42 @@ def test_seeds_are_averaged_and_folds_put_together():
     assert row.cider.mean() == pytest.approx(row.scores.cider)
 
 
+def test_runs_that_cannot_be_told_apart_are_refused():
+    runs = [described(GOOD, run="runs/fast"), described({"three": POOR["three"]}, run="runs/slow")]
+    with pytest.raises(field.MixedRuns) as error:
+        field.measure(runs, REFERENCES)
+    assert str(error.value) == (
+        "runs/fast and runs/slow: cannot be told apart in a table, since both are of TA with seed 0 and describe "
+        "three; name one of them"
+    )
+
+
+def test_seeds_of_different_clips_are_refused():
+    folds = [described({name: GOOD[name]}, run=f"runs/{name}") for name in ("one", "two")]
+    with pytest.raises(field.MixedRuns) as error:
+        field.measure([*folds, described({"one": POOR["one"]}, seed=1, run="runs/other")], REFERENCES)
+    assert str(error.value) == (
+        "TA: seeds 0 and 1 describe different clips (runs/one, runs/two: 2; runs/other: 1), and seeds are averaged; "
+        "name runs of the same clips and folds"
+    )
+
+
+def test_systems_of_different_clips_have_no_difference(tmp_path):
+    everything = [
+        described({name: GOOD[name]}, system=system, frames=frames)
+        for system, name in (("mean", "one"), ("ta", "two"))
+        for frames in field.FRAMES
+    ]
+    rows = field.measure(everything, REFERENCES)
+    assert rows[0].num_clips == rows[-1].num_clips == 1
+    last = field.tables(rows, "msvd").splitlines()[-1]
+    assert last.split("|")[1].strip() == "TA"
+    assert last.rstrip(" |").endswith("–")
+    facts = {"command": "picknet bench", "commit": "abc1234", "device": "cpu", "dataset": "msvd"}
+    field.write(everything, REFERENCES, tmp_path, facts=facts)
+    assert "cpu, 1 clips, not the same for all systems." in (tmp_path / "field.md").read_text()
+
+
 def test_differences_are_of_the_same_clips():
     good, poor = field.measure([described(GOOD, system="mean"), described(POOR)], REFERENCES)
     value, ends = field.difference(poor, good)

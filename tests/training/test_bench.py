@@ -156,7 +156,7 @@ def test_a_run_whose_own_policy_sees_other_glances_is_described_from_the_same_pi
     coloured = changed_run(runs / "s2vt", tmp_path / "coloured", used=used, more=["model.glance=colour"])
     bench = Bench((DataFolder("folder", clips),), runs / "feature-cache", torch.device("cpu"))
     described, _ = bench.describe([coloured, runs / "s2vt"])
-    first, second = ([one.captions for one in described if one.run == run] for run in ("coloured", "s2vt"))
+    first, second = ([one.captions for one in described if one.run == str(run)] for run in (coloured, runs / "s2vt"))
     assert first == second
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from picknet import metrics
+from picknet.errors import PicknetError
 from picknet.files import write_text
 from picknet.metrics import METRICS, Scores
 from picknet.study.bootstrap import Interval, interval, resamples
@@ -68,6 +69,10 @@ ORIGINALS = {
 own. PickNet's captioner is the paper's baseline, which reads all frames."""
 
 
+class MixedRuns(PicknetError):
+    """Runs that cannot be rows of one table: they cannot be told apart, or their clips differ."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A system with one choice of frames: means over its seeds."""
@@ -84,12 +89,18 @@ class Row:
     epochs: int
     """The fewest of its runs."""
     num_seeds: int
-    num_clips: int
+    clips: tuple[str, ...]
+    """Their names, sorted."""
     cider: NDArray[Any]
     """(clips,), ×100, in the order of the clips' names."""
 
+    @property
+    def num_clips(self) -> int:
+        return len(self.clips)
+
     def to_dict(self) -> dict[str, Any]:
         plain = asdict(self) | {"cider": [round(float(value), 2) for value in self.cider]}
+        plain["num_clips"] = len(plain.pop("clips"))  # the captions beside the rows name them
         return plain | {"intervals": {name: list(ends) for name, ends in self.intervals.items()}}
 
 
@@ -97,7 +108,10 @@ def measure(
     described: Sequence[Mapping[str, Any]], references: Mapping[str, Sequence[str]], *, seed: int = 0
 ) -> list[Row]:
     """described: `picknet.training.bench.Described` as dictionaries. The runs of different folds are one row, and those
-    of different seeds are averaged. references: what people say, by the clip's name. seed: of the bootstrap."""
+    of different seeds are averaged. references: what people say, by the clip's name. seed: of the bootstrap.
+
+    It is an error if two runs of a system and seed describe the same clip, or if its seeds describe different clips.
+    """
     rows: dict[tuple[str, str, str], dict[int, list[Mapping[str, Any]]]] = {}
     for one in described:
         seeds = rows.setdefault((one["system"], one["trained_on"], one["frames"]), {})
@@ -118,9 +132,15 @@ def _row(
     seed: int,
 ) -> Row:
     values, spreads, ciders = [], [], []
-    for folds in seeds.values():
-        captions = {name: text for one in folds for name, text in one["captions"].items()}
-        names = sorted(captions)
+    described = {number: _captions(folds) for number, folds in seeds.items()}
+    first, names = next((number, sorted(captions)) for number, captions in described.items())
+    for number, captions in described.items():
+        if sorted(captions) != names:
+            places = [", ".join(one["run"] for one in seeds[which]) for which in (first, number)]
+            raise MixedRuns(
+                f"{NAMES[system]}: seeds {first} and {number} describe different clips ({places[0]}: {len(names)}; "
+                f"{places[1]}: {len(captions)}), and seeds are averaged; name runs of the same clips and folds"
+            )
         measured = metrics.measure({name: captions[name] for name in names}, {name: references[name] for name in names})
         values.append(measured.resampled(np.full((1, len(names)), 1 / len(names)))[:, 0])
         spreads.append(measured.resampled(resamples(len(names), seed=seed)))
@@ -138,9 +158,24 @@ def _row(
         num_parameters=every[0]["num_parameters"],
         epochs=min(one["epochs"] for one in every),
         num_seeds=len(seeds),
-        num_clips=len(ciders[0]),
+        clips=tuple(names),
         cider=np.mean(ciders, axis=0),
     )
+
+
+def _captions(folds: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The captions of a system and seed, put together from runs of different clips."""
+    captions: dict[str, str] = {}
+    by_clip: dict[str, str] = {}
+    for one in folds:
+        for clip, caption in one["captions"].items():
+            if clip in captions:
+                raise MixedRuns(
+                    f"{by_clip[clip]} and {one['run']}: cannot be told apart in a table, since both are of "
+                    f"{NAMES[one['system']]} with seed {one['seed']} and describe {clip}; name one of them"
+                )
+            captions[clip], by_clip[clip] = caption, one["run"]
+    return captions
 
 
 def difference(one: Row, other: Row, *, seed: int = 0) -> tuple[float, Interval]:
@@ -166,12 +201,18 @@ def write(
     content = {**facts, "described": described, "rows": [row.to_dict() for row in rows]}
     write_text(out / "field.json", json.dumps(content) + "\n")
     epochs = ", ".join(f"{NAMES[row.system]} {row.epochs}" for row in rows if row.frames == "own")
-    about = f"`{facts['command']}`, commit {facts['commit']}, {facts['device']}, {rows[0].num_clips} clips."
+    about = f"`{facts['command']}`, commit {facts['commit']}, {facts['device']}, {_clips(rows)}."
     page = [f"# The field on {facts['dataset']}", about, tables(rows, facts["dataset"]), f"Epochs: {epochs}."]
     write_text(out / "field.md", "\n\n".join(page) + "\n")
     with contextlib.suppress(MissingMatplotlib):
         save(chart(rows, facts["dataset"]), out / "field.png")
     return rows
+
+
+def _clips(rows: Sequence[Row]) -> str:
+    """How many clips the rows are of."""
+    counts = " or ".join(str(number) for number in sorted({row.num_clips for row in rows}))
+    return f"{counts} clips" + (", not the same for all systems" if len({row.clips for row in rows}) > 1 else "")
 
 
 def chart(rows: Sequence[Row], dataset: str) -> "Figure":
@@ -189,7 +230,7 @@ def chart(rows: Sequence[Row], dataset: str) -> "Figure":
         dots.append(Dots(names[frames], values, colour, marker))
     return dot_chart(
         "Does picking help other captioners?",
-        f"{dataset}, {rows[0].num_clips} clips, {min(few):.1f} picks a clip; bars: 95 % by bootstrap over clips",
+        f"{dataset}, {_clips(rows)}, {min(few):.1f} picks a clip; bars: 95 % by bootstrap over clips",
         "CIDEr",
         [f"{NAMES[system]}, {trained_on}" if several else NAMES[system] for system, trained_on in systems],
         dots,
@@ -233,7 +274,7 @@ def _differences_table(rows: Sequence[Row]) -> str:
         # TA's number of frames is its own; what was trained on few frames is compared with the like.
         plain = by_key.get(("mean", trained_on, "own")) or by_key.get(("mean", "all frames", "own"))
         above = "–"
-        if plain is not None and system != "mean" and plain.num_clips == own.num_clips:
+        if plain is not None and system != "mean" and plain.clips == own.clips:
             above = _signed(*difference(own, plain))
         cells.append(
             [

@@ -27,7 +27,7 @@ class Described:
 
     system: str
     run: str
-    """The name of its run folder."""
+    """Its run folder, as named."""
     seed: int
     epochs: int
     """That it was trained for."""
@@ -125,7 +125,7 @@ class Bench:
         for frames, picked in choices.items():
             yield Described(
                 system=config.model.system,
-                run=run.name,
+                run=str(run),
                 seed=config.seed,
                 epochs=trained_epochs(run, "supervision"),
                 frames=frames,
