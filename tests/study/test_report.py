@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from picknet.study.report import NotARun, chart, groups, markdown, read_run, write
+from picknet.study.report import NotARun, chart, groups, markdown, read_run, read_runs, write
 
 HEADER = "stage,epoch,loss,reward,val_cider,val_picks,seconds"
 
@@ -96,6 +96,23 @@ def test_runs_with_different_settings_are_separate_and_the_differences_are_liste
     assert cells(text, "beam") == ["beam", "5", "1"]
     assert cells(text, "length_exponent") == ["length_exponent", "–", "0.7"]
     assert "model.dropout" not in text
+
+
+def test_runs_of_different_clips_are_separate(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name, seed=seed) for seed, name in enumerate("abc")]
+    listed = json.loads((folders[1] / "clips.json").read_text())
+    (folders[1] / "clips.json").write_text(json.dumps(listed | {"val": {"used": ["e"], "missing": []}}))
+    runs = read_runs(folders)
+    assert [[Path(run.name).name for run in group] for group in groups(runs)] == [["a", "c"], ["b"]]
+    text = markdown(runs, curves=None)
+    assert cells(text, "val clips, by their names")[1:] == ["1", "1"]
+    assert "train clips, by their names" not in text
+
+
+def test_a_run_that_is_named_twice_is_one_run(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "s0")
+    runs = read_runs([folder, tmp_path / "x" / ".." / "s0"])
+    assert [run.name for run in runs] == [str(folder)]
 
 
 def test_an_old_run_without_seconds_is_read_and_the_gap_is_listed(tmp_path: Path) -> None:

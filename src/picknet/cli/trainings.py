@@ -45,7 +45,7 @@ def report(
     """Summarise training runs: the gain of each stage, curves, training time."""
     from picknet.study import report
 
-    report.write([report.read_run(run) for run in runs], out)
+    report.write(report.read_runs(runs), out)
     print(out / "report.md")
 
 

@@ -97,6 +97,14 @@ def read_run(folder: str | os.PathLike[str]) -> RunRecord:
     )
 
 
+def read_runs(folders: Sequence[str | os.PathLike[str]]) -> list[RunRecord]:
+    """Read run folders, each once: one that is named again is not another run."""
+    places: dict[Path, str | os.PathLike[str]] = {}
+    for folder in folders:
+        places.setdefault(Path(folder).resolve(), folder)
+    return [read_run(folder) for folder in places.values()]
+
+
 def write(runs: Sequence[RunRecord], folder: Path) -> None:
     """report.md, and the training curves as curves.png and curves.svg. Needs matplotlib."""
     require_matplotlib()
@@ -175,13 +183,22 @@ def groups(runs: Sequence[RunRecord]) -> list[list[RunRecord]]:
     """Runs that differ in the seed alone, grouped; a run with unknown settings is a group by itself."""
     found: list[list[RunRecord]] = []
     for run in runs:
-        equal = (g for g in found if run.settings and g[0].settings == run.settings and g[0].origin == run.origin)
-        group = next(equal, None)
+        group = next((group for group in found if run.settings and _all_but_seed(group[0]) == _all_but_seed(run)), None)
         if group is None:
             found.append([run])
         else:
             group.append(run)
     return found
+
+
+def _all_but_seed(run: RunRecord) -> tuple[Any, ...]:
+    return run.settings, run.origin, _names(run, "train"), _names(run, "val")
+
+
+def _names(run: RunRecord, split: str) -> Any:
+    """The names of the clips of a split; None if they are not known."""
+    parts = run.clips.get(split)
+    return parts.get("used") if isinstance(parts, dict) else None
 
 
 def markdown(runs: Sequence[RunRecord], *, curves: str | None) -> str:
@@ -289,11 +306,16 @@ def _differing(grouped: Sequence[Sequence[RunRecord]]) -> str:
     tables = [{**run.settings, **{f"origin: {key}": value for key, value in run.origin.items()}} for _, run in known]
     names = list(dict.fromkeys(name for table in tables for name in table))
     differing = [name for name in names if any(table.get(name) != tables[0].get(name) for table in tables)]
-    if not differing:
+    splits = [
+        split for split in ("train", "val") if any(_names(run, split) != _names(known[0][1], split) for _, run in known)
+    ]
+    if not (differing or splits):
         return "None known."
     cells = [["setting", *(str(number) for number, _ in known)]]
     for name in differing:
         cells.append([name, *(json.dumps(table[name]) if name in table else "–" for table in tables)])
+    for split in splits:
+        cells.append([f"{split} clips, by their names", *(_clips(run, split) for _, run in known)])
     return markdown_table(cells)
 
 
