@@ -34,8 +34,10 @@ def note(message: str) -> None:
 
 
 def shown(text: str) -> str:
-    """The text on one line, with line ends and control characters, which a file name may hold, as escapes."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: ascii(found[0])[1:-1], text)
+    """The text on one line, with what a file name may hold and people cannot read as escapes: line ends, control
+    characters, bytes that are no text.
+    """
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", lambda found: ascii(found[0])[1:-1], text)
 
 
 def printable(lines: str) -> str:
