@@ -543,7 +543,7 @@ def fuzz(corpus: Corpus, *, seed: int, cases: Iterable[int], seconds: float, kee
                 report.kilobytes = max(report.kilobytes, used)
                 report.outcomes[f"{kind}: {'FAILED' if is_failure else answer}"] += 1
                 if is_failure:
-                    report.failures[number] = f"{kind} {path.name}: {answer}"
+                    report.failures[number] = f"{kind} {path.name!a}: {answer}"
                     if keep:
                         print(f"case {number} of seed {seed}: {report.failures[number]}\n", flush=True)
                         shutil.copytree(folder, keep / str(number), dirs_exist_ok=True)

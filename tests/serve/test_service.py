@@ -15,6 +15,7 @@ import socket
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -719,6 +720,16 @@ def test_a_browser_sends_the_token_as_a_protocol(running: Running) -> None:
     for headers in ({}, {**BEARER, "Origin": "http://evil.example"}):
         with pytest.raises(InvalidStatus):
             connect(stream_address(running), additional_headers=headers)
+
+
+def test_a_token_of_any_signs_can_be_a_protocol(films: Path) -> None:
+    token = "Zm9v/YmFy+(100%25)=="
+    name: Any = f"picknet.token.{quote(token, safe='')}"
+    with serving(StubCaptioner(), Limits(workers=1), token=token, root=films) as running:
+        with connect(stream_address(running), subprotocols=[name]) as stream:
+            assert stream.subprotocol == name
+        with pytest.raises(InvalidStatus):
+            connect(stream_address(running), subprotocols=[name.replace("Zm9v", "zm9v")])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from starlette.exceptions import HTTPException
 
@@ -39,7 +39,8 @@ the answer."""
 RETRY_SECONDS = 2
 """After which a client may try again."""
 TOKEN_PROTOCOL = "picknet.token."
-"""A browser cannot set headers of a WebSocket, so the token may be a subprotocol: this and the token."""
+"""A browser cannot set headers of a WebSocket, so the token may be a subprotocol: this and the token, percent-encoded,
+since a subprotocol has few signs."""
 
 _HEADERS = {
     "x-content-type-options": "nosniff",
@@ -245,7 +246,8 @@ def _token(headers: MutableMapping[str, str]) -> str:
     if scheme.lower() == "bearer":
         return token.strip()
     protocols = (protocol.strip() for protocol in headers.get("sec-websocket-protocol", "").split(","))
-    return next((one.removeprefix(TOKEN_PROTOCOL) for one in protocols if one.startswith(TOKEN_PROTOCOL)), "")
+    tokens = (unquote(one.removeprefix(TOKEN_PROTOCOL)) for one in protocols if one.startswith(TOKEN_PROTOCOL))
+    return next(tokens, "")
 
 
 def _endpoint(scope: Message) -> str:

@@ -497,7 +497,8 @@ async function watch() {
     if (error) return tryAgain();
     const address = new URL(`v1/stream?${new URLSearchParams(sureOnly("camera-sure"))}`, location.href);
     address.protocol = address.protocol.replace("http", "ws");
-    socket = new WebSocket(address, token ? [`picknet.token.${token}`] : []);
+    const encoded = encodeURIComponent(token).replace(/[()]/g, (sign) => (sign === "(" ? "%28" : "%29"));
+    socket = new WebSocket(address, token ? [`picknet.token.${encoded}`] : []);
     socket.onopen = () => fail("");
     socket.onmessage = (message) => heard(JSON.parse(message.data));
     socket.onclose = tryAgain;
