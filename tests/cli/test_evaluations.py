@@ -418,6 +418,7 @@ def calibratable(
         return samples, list(split.missing)
 
     monkeypatch.setattr("picknet.study.calibration.describe", describe)
+    monkeypatch.setattr("picknet.study.tag_learning.NUM_PARTS", 3)
     return shutil.copytree(model_folder, tmp_path / "model"), data
 
 

@@ -21,8 +21,8 @@ def maker(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import films
 
-    monkeypatch.setattr(films, "FILM_SECONDS", (60.0, 70.0))
-    monkeypatch.setattr(films, "STILLS_SECONDS", 75.0)
+    monkeypatch.setattr(films, "FILM_SECONDS", (48.0, 56.0))
+    monkeypatch.setattr(films, "STILLS_SECONDS", 60.0)
     monkeypatch.setattr(films, "MIN_STRETCH_SECONDS", 2.0)
     return films
 
@@ -59,7 +59,7 @@ def test_events_are_where_the_description_says(maker, data: Path, tmp_path: Path
             assert shown in ([{0}, {NUM_FRAMES - 1}] if film.cut == "after" else [{0}]) or "fades" in quiet.kinds
         parts = sorted((*film.events, *film.quiet), key=lambda part: part.start)
         assert [part.end for part in parts] == [*(part.start for part in parts[1:]), film.seconds]
-    assert films[4].seconds == pytest.approx(75.0, abs=1.0)
+    assert films[4].seconds == pytest.approx(60.0, abs=1.0)
     assert "repeated" in films[3].events[3].kinds
     assert films[3].events[3].clip == films[3].events[1].clip
 
