@@ -31,6 +31,6 @@ def clip(films: Path) -> Path:
 @pytest.fixture(scope="session")
 def running(films: Path) -> Iterator[Running]:
     """A service with one worker, a queue of one, and small limits."""
-    limits = Limits(workers=1, queue=1, upload=200_000, duration=30.0, timeout=60.0)
+    limits = Limits(workers=1, queue=1, upload=200_000, duration=30.0, timeout=10.0)
     with serving(StubCaptioner(), limits, root=films, samples=films / "inside") as started:
         yield started

@@ -29,7 +29,7 @@ def impatient(running: Running, monkeypatch: pytest.MonkeyPatch) -> Running:
 def connected(running: Running, text: str = "") -> socket.socket:
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.settimeout(60)
+    client.settimeout(10)
     client.connect(("127.0.0.1", running.port))
     client.sendall(text.encode())
     return client

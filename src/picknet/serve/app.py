@@ -187,7 +187,7 @@ def _add_videos(app: FastAPI, service: Service) -> None:
     @app.post(
         "/v1/captions/events",
         response_class=StreamingResponse,
-        responses={200: _content("Events.", [EventSourceResponse.media_type])},
+        responses={200: _content("`glance`, `pick`, at last `caption` or `error`.", [EventSourceResponse.media_type])},
     )
     async def caption_events(
         request: Request, sent: Sent, settings: Annotated[CaptionSettings, Depends()]

@@ -39,8 +39,8 @@ the answer."""
 RETRY_SECONDS = 2
 """After which a client may try again."""
 TOKEN_PROTOCOL = "picknet.token."
-"""A browser cannot set headers of a WebSocket, so the token may be a subprotocol: this and the token, percent-encoded,
-since a subprotocol has few signs."""
+"""A browser cannot set headers of a WebSocket, so the token may be a subprotocol: this and the token, percent-encoded:
+a subprotocol may not hold `/` or `=`."""
 
 _HEADERS = {
     "x-content-type-options": "nosniff",

@@ -65,9 +65,11 @@ class Job:
 
     def cancel(self, reason: str = "cancelled") -> None:
         """One that is queued is over at once, one that runs at its next frame."""
+        if self.is_over.is_set():
+            return  # it keeps the reason that it was ended for
         self.reason = reason
         self.wants_end.set()
-        if self.turn is not None and self.turn.cancel() and not self.is_over.is_set():
+        if self.turn is not None and self.turn.cancel():
             self.end(State.cancelled, Cancelled(f"{self.video}: {reason}"))
 
     def end(self, state: State, error: PicknetError | None = None) -> None:
